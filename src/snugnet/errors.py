@@ -1,0 +1,100 @@
+"""Every error a user can meet.
+
+Each carries three things: the rule that was broken, the value that broke it, and a remedy. On the command line an error is
+one line and an exit code: 2 for input that cannot be used, 1 for an honest "it does not fit".
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+_UNSET: Any = object()
+
+
+class SnugnetError(Exception):
+    """Base of all user-facing errors: `rule`, `value`, `remedy`."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, rule: str, *, value: Any = _UNSET, remedy: str) -> None:
+        self.rule = rule
+        self.value = None if value is _UNSET else value
+        self.remedy = remedy
+        got = "" if value is _UNSET else f", got {_short(value)}"
+        super().__init__(f"{rule}{got}. {remedy}")
+
+
+class BadUnit(SnugnetError):
+    """A quantity without a unit, or with the wrong one."""
+
+
+class BadSpace(SnugnetError):
+    """A search space that contradicts itself."""
+
+
+class BadArchitecture(SnugnetError):
+    """An architecture that is malformed or not in its space."""
+
+
+class BadProblem(SnugnetError):
+    """Numbers that no solver can use: NaN, negative costs, empty slots."""
+
+
+class BadInput(SnugnetError):
+    """An option or argument outside its range."""
+
+
+class UnknownName(SnugnetError):
+    """A name nobody knows; the remedy offers the nearest one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.4)
+        nearest = next((n for n in names if near and n.lower() == near[0]), None)
+        listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")
+        hint = f"Did you mean {nearest!r}? " if nearest else ""
+        super().__init__(f"{kind} must be a known name", value=name, remedy=f"{hint}Known: {listed}.")
+        self.nearest = nearest
+
+
+class Infeasible(SnugnetError):
+    """No network meets the budgets: names the budget, the value, the cheapest possible value."""
+
+
+class BudgetExceeded(SnugnetError):
+    """A network was measured, and it does not fit."""
+
+    exit_code = 1
+
+
+class TableMismatch(SnugnetError):
+    """A cost table is used for something it was not measured for; says what differs."""
+
+
+class DamagedFile(SnugnetError):
+    """A file is truncated, edited by hand or otherwise not what was written."""
+
+
+class FileTrouble(SnugnetError):
+    """A file or folder is missing, not writable, or the disk is full."""
+
+
+class DeviceMissing(SnugnetError):
+    """A device or runtime that is not on this machine."""
+
+
+class DataMissing(SnugnetError):
+    """A data set that is not on the disk; the remedy is the command that gets it."""
+
+
+class TrainingDiverged(SnugnetError):
+    """The loss became NaN or infinite; the last good state is kept."""
+
+    exit_code = 1
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) and " " not in value and value else repr(value)
+    return text if len(text) <= 160 else text[:157] + "..."
