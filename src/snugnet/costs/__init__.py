@@ -1,0 +1,1 @@
+"""What networks cost: exact counts, measured tables, calibration."""

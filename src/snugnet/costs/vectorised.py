@@ -1,0 +1,95 @@
+"""Costs of a million architectures at once.
+
+Every decision of a `Genes` row selects an entry in small lookup arrays (stage x input width x output width x resolution
+x choice x middle width), filled once from the cost of each part. Then a row's cost is a handful of gathers and a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snugnet.space.genes import Genes
+from snugnet.space.plan import Part, block_part, head_part, stem_part
+from snugnet.space.space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def costs_of_many(space: SearchSpace, genes: Genes, cost: Callable[[Part], float], combine: str = "sum") -> FloatArray:
+    """[n] costs of the architectures in `genes`; `combine` is "sum" or "max" over a network's parts."""
+    add = np.add if combine == "sum" else np.maximum
+    sizes = list(space.resolutions)
+    stem = np.array([[cost(stem_part(space, w, size)) for w in space.stem.widths] for size in sizes], dtype=float)
+    total: FloatArray = stem[genes.resolution, genes.stem]
+    sizes = [-(-size // space.stem.stride) for size in sizes]
+    before = genes.stem
+    for index, stage in enumerate(space.stages):
+        after = [-(-size // stage.stride) for size in sizes]
+        first = _lookup(space, index, sizes, cost, first=True)
+        later = _lookup(space, index, after, cost, first=False) if stage.max_depth > 1 else first
+        depth = np.array(stage.depths)[genes.depth[:, index]]
+        width = genes.width[:, index]
+        for d in range(stage.max_depth):
+            slot = 0 if stage.per == "stage" else d
+            choice = genes.choice[:, index, slot]
+            table, inputs = (first, before) if d == 0 else (later, width)
+            middle = _middle_index(space, index, choice, inputs, genes.position[:, index, slot], d == 0)
+            values = table[genes.resolution, inputs, width, choice, middle]
+            total = np.where(d < depth, add(total, values), total)
+        before, sizes = width, after
+    head = np.array(
+        [
+            [[cost(head_part(space, w, c, size)) for w in space.head.widths] for c in space.stages[-1].widths]
+            for size in sizes
+        ],
+        dtype=float,
+    )
+    result: FloatArray = add(total, head[genes.resolution, before, genes.head])
+    return result
+
+
+def _inputs(space: SearchSpace, stage: int, first: bool) -> tuple[int, ...]:
+    return space.in_widths(stage) if first else space.stages[stage].widths
+
+
+def _lookup(
+    space: SearchSpace, stage: int, sizes: list[int], cost: Callable[[Part], float], *, first: bool
+) -> FloatArray:
+    """[resolution, input width, output width, choice, middle width] -> cost; later blocks keep their width."""
+    row, inputs = space.stages[stage], _inputs(space, stage, first)
+    most = max(len(space.middles(choice, c)) for choice in row.choices for c in inputs)
+    table = np.zeros((len(sizes), len(inputs), len(row.widths), len(row.choices), most))
+    for r, size in enumerate(sizes):
+        for i, channels in enumerate(inputs):
+            for w, width in enumerate(row.widths):
+                if not first and channels != width:
+                    continue
+                for c, choice in enumerate(row.choices):
+                    for m, middle in enumerate(space.middles(choice, channels)):
+                        part = block_part(
+                            space,
+                            stage,
+                            c,
+                            in_channels=channels,
+                            width=width,
+                            first=first,
+                            resolution=size,
+                            middle=middle,
+                        )
+                        table[r, i, w, c, m] = cost(part)
+    return table
+
+
+def _middle_index(
+    space: SearchSpace, stage: int, choice: IntArray, inputs: IntArray, position: FloatArray, first: bool
+) -> IntArray | int:
+    row = space.stages[stage]
+    if not row.has_span:
+        return 0
+    cells = np.array([[len(space.middles(c, n)) for c in row.choices] for n in _inputs(space, stage, first)])
+    index: IntArray = np.rint(position * (cells[inputs, choice] - 1)).astype(np.int64)
+    return index

@@ -1,0 +1,127 @@
+"""The layers networks are made of: plain, readable torch modules, one per part of a plan."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from snugnet.space.plan import BlockPart, HeadPart, StemPart
+from snugnet.space.space import Activation, Gate
+
+
+def activation(name: Activation) -> nn.Module:
+    if name == "relu":
+        return nn.ReLU(inplace=True)
+    if name == "relu6":
+        return nn.ReLU6(inplace=True)
+    return nn.SiLU() if name == "swish" else nn.Hardswish()
+
+
+def gate(name: Gate) -> nn.Module:
+    return nn.Sigmoid() if name == "sigmoid" else nn.Hardsigmoid()
+
+
+def conv_unit(
+    in_channels: int, out_channels: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, act: Activation | None
+) -> nn.Sequential:
+    """Convolution, BN and (unless `act` is None: a linear bottleneck) activation; keeps the size up to the stride."""
+    layers: dict[str, nn.Module] = {
+        "conv": nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
+        "norm": nn.BatchNorm2d(out_channels),
+    }
+    if act is not None:
+        layers["act"] = activation(act)
+    unit = nn.Sequential()
+    for name, layer in layers.items():
+        unit.add_module(name, layer)
+    return unit
+
+
+@final
+class SqueezeExcite(nn.Module):
+    """Scales every channel by a gate computed from all channels' means."""
+
+    def __init__(self, channels: int, width: int, act: Activation, gate_name: Gate) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.reduce = nn.Conv2d(channels, width, 1)
+        self.act = activation(act)
+        self.expand = nn.Conv2d(width, channels, 1)
+        self.gate = gate(gate_name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale: Tensor = self.gate(self.expand(self.act(self.reduce(self.pool(x)))))
+        return x * scale
+
+
+@final
+class InvertedResidual(nn.Module):
+    """Expand, depthwise, squeeze-excite, project; plus a shortcut where the part has one."""
+
+    def __init__(self, part: BlockPart) -> None:
+        super().__init__()
+        m = part.middle
+        self.expand = conv_unit(part.in_channels, m, act=part.act) if part.expands else nn.Identity()
+        self.depthwise = conv_unit(m, m, kernel=part.kernel, stride=part.stride, groups=m, act=part.act)
+        self.se = SqueezeExcite(m, part.se, part.se_act, part.se_gate) if part.se else nn.Identity()
+        self.project = conv_unit(m, part.out_channels, act=None)
+        self.shortcut = shortcut(part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.project(self.se(self.depthwise(self.expand(x))))
+        return y if self.shortcut is None else y + self.shortcut(x)
+
+
+def shortcut(part: BlockPart) -> nn.Module | None:
+    if part.shortcut == "none":
+        return None
+    if part.shortcut == "identity":
+        return nn.Identity()
+    layers: list[nn.Module] = []
+    if part.stride > 1:
+        layers.append(nn.AvgPool2d(part.stride, ceil_mode=True, count_include_pad=False))
+    if part.in_channels != part.out_channels:
+        layers.append(nn.Conv2d(part.in_channels, part.out_channels, 1, bias=False))
+    return nn.Sequential(*layers)
+
+
+def stem_module(part: StemPart) -> nn.Sequential:
+    return conv_unit(part.in_channels, part.out_channels, kernel=part.kernel, stride=part.stride, act=part.act)
+
+
+@final
+class ClassifierHead(nn.Module):
+    """1x1 convolution, pooling, optionally a feature layer, dropout, classifier."""
+
+    def __init__(self, part: HeadPart) -> None:
+        super().__init__()
+        self.conv = conv_unit(part.in_channels, part.hidden, act=part.act)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.features = nn.Linear(part.hidden, part.pooled, bias=part.pooled_bias) if part.pooled else nn.Identity()
+        self.act = activation(part.act) if part.pooled else nn.Identity()
+        self.dropout = nn.Dropout(part.dropout)
+        self.classifier = nn.Linear(part.features, part.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = torch.flatten(self.pool(self.conv(x)), 1)
+        logits: Tensor = self.classifier(self.dropout(self.act(self.features(pooled))))
+        return logits
+
+
+def initialise(module: nn.Module, *, zero_last: bool = False) -> None:
+    """Kaiming for convolutions, small normal for linear layers; `zero_last`: blocks with a shortcut start as it."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.01)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    if zero_last:
+        for block in module.modules():
+            if isinstance(block, InvertedResidual) and block.shortcut is not None:
+                nn.init.zeros_(block.project.norm.weight)  # type: ignore[union-attr,arg-type]

@@ -1,0 +1,59 @@
+"""Architecture -> plain network: readable layers, nothing of the search machinery, exportable.
+
+The modules follow the plan part by part: `network.stem`, `network.stages[s][b]`, `network.head`. Weights start at
+random (seeded by torch's generator); trained ones come from `nets.extract` or from a file.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from snugnet.nets.blocks import ClassifierHead, InvertedResidual, initialise, stem_module
+from snugnet.space.architecture import Architecture
+from snugnet.space.plan import BlockPart, NetworkPlan, Part, StemPart, plan
+from snugnet.space.space import SearchSpace
+
+
+@final
+class Network(nn.Module):
+    """A plain convolutional network; `plan` says what it is."""
+
+    def __init__(self, network_plan: NetworkPlan) -> None:
+        super().__init__()
+        self.plan = network_plan
+        self.stem = stem_module(network_plan.stem)
+        self.stages = nn.Sequential(
+            *(nn.Sequential(*(InvertedResidual(part) for part in stage)) for stage in network_plan.stages)
+        )
+        self.head = ClassifierHead(network_plan.head)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images [N, C, H, W] -> logits [N, classes]."""
+        logits: Tensor = self.head(self.stages(self.stem(images)))
+        return logits
+
+
+def build(architecture: Architecture, space: SearchSpace) -> Network:
+    """The plain network that `architecture` describes, with fresh weights."""
+    return build_plan(plan(architecture, space), zero_last=space.rules.shortcut == "always")
+
+
+def build_plan(network_plan: NetworkPlan, *, zero_last: bool = False) -> Network:
+    """The plain network of a plan, with fresh weights."""
+    network = Network(network_plan)
+    initialise(network, zero_last=zero_last)
+    return network
+
+
+def build_part(part: Part) -> nn.Module:
+    """One part as a module of its own: what a device measures."""
+    if isinstance(part, StemPart):
+        module: nn.Module = stem_module(part)
+    elif isinstance(part, BlockPart):
+        module = InvertedResidual(part)
+    else:
+        module = ClassifierHead(part)
+    initialise(module)
+    return module

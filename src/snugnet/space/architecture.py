@@ -1,0 +1,253 @@
+"""One network of a space: a frozen, hashable value that is passed, never set.
+
+Text form, made for people and diffs:
+
+    r224 c32 | c16 k3e1 | c24 k5e3 k5e3s | c40 2*k5e3 | f1280
+
+input resolution and stem width; per stage its width and its blocks (kernel, expansion, `s` for SE, `:83` for a middle
+width that is not the choice's own, `3*` for three alike); features before the classifier. The JSON form says the same in
+words. Both are syntax here; whether the value belongs to a space is `check`'s word, and it names the place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from snugnet.errors import BadArchitecture
+from snugnet.space.space import BlockChoice, SearchSpace, Stage
+
+_BLOCK = re.compile(r"(?:(\d+)\*)?k(\d+)e(\d+(?:\.\d+)?)(s?)(?::(\d+))?")
+_REMEDY = "Write it like 'r224 c32 | c16 k3e1 | c24 k5e3 k5e3s | f1280'."
+_MAX_BLOCKS = 1000  # of one stage: a bound on what a mistyped repeat can ask for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What one block is: kernel, expansion, SE on or off, and its middle width where the space leaves that open."""
+
+    kernel: int
+    expand: float
+    se: bool = False
+    middle: int | None = None
+
+    def __str__(self) -> str:
+        text = f"k{self.kernel}e{self.expand:g}{'s' if self.se else ''}"
+        return text if self.middle is None else f"{text}:{self.middle}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageChoice:
+    """Width and blocks of one stage; its depth is the number of blocks."""
+
+    width: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A whole network: input resolution, stem width, stages, head width."""
+
+    resolution: int
+    stem: int
+    stages: tuple[StageChoice, ...]
+    head: int
+
+    def __str__(self) -> str:
+        parts = [f"r{self.resolution} c{self.stem}"]
+        for stage in self.stages:
+            runs = [(len(list(run)), block) for block, run in itertools.groupby(stage.blocks)]
+            words = [f"{n}*{block}" if n > 1 else str(block) for n, block in runs]
+            parts.append(" ".join([f"c{stage.width}", *words]))
+        return " | ".join([*parts, f"f{self.head}"])
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(len(stage.blocks) for stage in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        stages = []
+        for stage in self.stages:
+            blocks = []
+            for block in stage.blocks:
+                words: dict[str, Any] = {"kernel": block.kernel, "expand": block.expand, "se": block.se}
+                blocks.append(words if block.middle is None else {**words, "middle": block.middle})
+            stages.append({"width": stage.width, "blocks": blocks})
+        return {"resolution": self.resolution, "stem": self.stem, "stages": stages, "head": self.head}
+
+
+def parse(text: str, space: SearchSpace) -> Architecture:
+    """The architecture that `text` describes, checked against `space`."""
+    architecture = read_text_form(text)
+    check(architecture, space)
+    return architecture
+
+
+def from_json(value: Any, space: SearchSpace) -> Architecture:
+    """The architecture in a JSON object made by `Architecture.to_json`, checked against `space`."""
+    architecture = read_json_form(value)
+    check(architecture, space)
+    return architecture
+
+
+def read_text_form(text: str) -> Architecture:
+    """Syntax only: the value `text` describes, in whatever space."""
+    parts = [part.split() for part in text.strip().split("|")]
+    if len(parts) < 3:
+        _malformed("an architecture needs stem, stages and head, separated by '|'", text)
+    first, last = parts[0], parts[-1]
+    if len(first) != 2 or len(last) != 1:
+        _malformed("an architecture starts with 'r<resolution> c<width> |' and ends with '| f<features>'", text)
+    stages = []
+    for number, words in enumerate(parts[1:-1], 1):
+        if len(words) < 2:
+            _malformed(f"stage {number} needs a width and at least one block", " ".join(words))
+        blocks: list[Block] = []
+        for word in words[1:]:
+            blocks += _block(word, number)
+        if len(blocks) > _MAX_BLOCKS:
+            _malformed(f"stage {number} may have at most {_MAX_BLOCKS} blocks", len(blocks))
+        stages.append(StageChoice(width=_number(words[0], "c", f"width of stage {number}"), blocks=tuple(blocks)))
+    return Architecture(
+        resolution=_number(first[0], "r", "resolution"),
+        stem=_number(first[1], "c", "stem width"),
+        stages=tuple(stages),
+        head=_number(last[0], "f", "head width"),
+    )
+
+
+def read_json_form(value: Any) -> Architecture:
+    """Syntax only: the value a JSON object describes, in whatever space."""
+    fields = _fields(value, "architecture", {"resolution", "stem", "stages", "head"})
+    stages = []
+    for number, stage in enumerate(_items(fields["stages"], "stages"), 1):
+        words = _fields(stage, f"stage {number}", {"width", "blocks"})
+        blocks = []
+        for position, block in enumerate(_items(words["blocks"], f"stage {number}, blocks"), 1):
+            place = f"stage {number}, block {position}"
+            entry = _fields(block, place, {"kernel", "expand", "se"}, optional={"middle"})
+            if not isinstance(entry["se"], bool):
+                _malformed(f"{place}: se must be true or false", entry["se"])
+            middle = entry.get("middle")
+            blocks.append(
+                Block(
+                    kernel=_whole(entry["kernel"], f"{place}: kernel"),
+                    expand=_real(entry["expand"], f"{place}: expand"),
+                    se=entry["se"],
+                    middle=None if middle is None else _whole(middle, f"{place}: middle"),
+                )
+            )
+        stages.append(StageChoice(width=_whole(words["width"], f"stage {number}: width"), blocks=tuple(blocks)))
+    return Architecture(
+        resolution=_whole(fields["resolution"], "resolution"),
+        stem=_whole(fields["stem"], "stem"),
+        stages=tuple(stages),
+        head=_whole(fields["head"], "head"),
+    )
+
+
+def check(architecture: Architecture, space: SearchSpace) -> None:
+    """Raise `BadArchitecture`, naming the place, unless `architecture` belongs to `space`."""
+    _member("resolution", architecture.resolution, space.resolutions, space)
+    _member("stem width", architecture.stem, space.stem.widths, space)
+    _member("number of stages", len(architecture.stages), (len(space.stages),), space)
+    before = architecture.stem
+    for number, (made, stage) in enumerate(zip(architecture.stages, space.stages), 1):
+        _member(f"width of stage {number}", made.width, stage.widths, space)
+        _member(f"depth of stage {number}", len(made.blocks), stage.depths, space)
+        for position, block in enumerate(made.blocks, 1):
+            in_channels = before if position == 1 else made.width
+            _check_block(block, in_channels, stage, f"stage {number}, block {position}", space)
+        if stage.per == "stage" and len(set(made.blocks)) > 1:
+            _outside(f"stage {number}: all blocks must be alike", " ".join(map(str, made.blocks)), space)
+        before = made.width
+    _member("head width", architecture.head, space.head.widths, space)
+
+
+def find_choice(block: Block, stage: Stage) -> BlockChoice | None:
+    """The stage's choice that `block` is, or None if there is none."""
+    for choice in stage.choices:
+        if (choice.kernel, choice.expand, bool(choice.se)) == (block.kernel, block.expand, block.se):
+            return choice
+    return None
+
+
+def _check_block(block: Block, in_channels: int, stage: Stage, place: str, space: SearchSpace) -> None:
+    choice = find_choice(block, stage)
+    if choice is None:
+        offered = ", ".join(c.label for c in stage.choices)
+        raise BadArchitecture(
+            f"{place} must be one of the choices of space {space.name!r}",
+            value=str(block),
+            remedy=f"Offered there: {offered}.",
+        )
+    if (block.middle is None) != (choice.span is None):
+        rule = "needs a middle width (':83')" if choice.span else "has no free middle width"
+        _outside(f"{place} {rule}", str(block), space)
+    if block.middle is not None:
+        middles = space.middles(choice, in_channels)
+        if block.middle not in middles:
+            _outside(f"{place}: middle width must be {middles.start} to {middles.stop - 1}", block.middle, space)
+
+
+def _block(word: str, stage: int) -> list[Block]:
+    match = _BLOCK.fullmatch(word)
+    if match is None:
+        _malformed(f"stage {stage}: a block is written like k5e6s, k3e3s:83 or 3*k3e4", word)
+    repeat = int(match[1]) if match[1] else 1
+    if not 1 <= repeat <= _MAX_BLOCKS:
+        _malformed(f"stage {stage}: a repeat must be 1 to {_MAX_BLOCKS}", word)
+    expand = float(match[3])
+    middle = int(match[5]) if match[5] else None
+    return [Block(kernel=int(match[2]), expand=expand, se=bool(match[4]), middle=middle)] * repeat
+
+
+def _number(word: str, letter: str, what: str) -> int:
+    if not re.fullmatch(letter + r"\d{1,9}", word):
+        _malformed(f"{what} is written {letter}<number>", word)
+    return int(word[1:])
+
+
+def _fields(value: Any, place: str, needed: set[str], optional: set[str] | None = None) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _malformed(f"{place} must be an object", value)
+    if missing := sorted(needed - set(value)):
+        _malformed(f"{place} lacks the field {missing[0]!r}", sorted(value))
+    if unknown := sorted(set(value) - needed - (optional or set())):
+        _malformed(f"{place} has an unknown field", unknown[0])
+    return value
+
+
+def _items(value: Any, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        _malformed(f"{place} must be a list", value)
+    return value
+
+
+def _whole(value: Any, place: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        _malformed(f"{place} must be a whole number", value)
+    return value
+
+
+def _real(value: Any, place: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        _malformed(f"{place} must be a number", value)
+    return float(value)
+
+
+def _member(what: str, value: int, known: tuple[int, ...], space: SearchSpace) -> None:
+    if value not in known:
+        _outside(f"{what} must be {' or '.join(map(str, known))}", value, space)
+
+
+def _outside(rule: str, value: object, space: SearchSpace) -> NoReturn:
+    raise BadArchitecture(
+        f"{rule} in space {space.name!r}", value=value, remedy=f"See `snugnet show {space.name}` for what it offers."
+    )
+
+
+def _malformed(rule: str, value: object) -> NoReturn:
+    raise BadArchitecture(rule, value=value, remedy=_REMEDY)

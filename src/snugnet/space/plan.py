@@ -1,0 +1,270 @@
+"""An architecture worked out: every layer's numbers, nothing left to decide.
+
+`plan(architecture, space)` gives a `NetworkPlan`: stem, blocks, head, each a frozen value with all sizes in it. From here
+on nobody needs the space: modules are built from parts, exact costs are computed from parts, and a part is the key
+under which a measured cost is kept (two blocks with the same numbers cost the same). Published networks outside any
+space are plans as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from snugnet.errors import BadInput, DamagedFile
+from snugnet.space.architecture import Architecture, check, find_choice
+from snugnet.space.space import Activation, Gate, SearchSpace
+
+Shortcut = Literal["none", "identity", "project"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StemPart:
+    """Convolution, BN, activation on the image."""
+
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int
+    resolution: int  # of the input
+    act: Activation
+
+    @property
+    def out_resolution(self) -> int:
+        return -(-self.resolution // self.stride)
+
+    @property
+    def label(self) -> str:
+        return (
+            f"stem {self.in_channels}>{self.out_channels} k{self.kernel} s{self.stride} {self.act} @{self.resolution}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockPart:
+    """Inverted residual: expand (absent where middle equals input), depthwise, squeeze-excite, project, shortcut."""
+
+    in_channels: int
+    middle: int
+    out_channels: int
+    kernel: int
+    stride: int
+    resolution: int  # of the input
+    act: Activation
+    se: int = 0  # width of the squeeze layer; 0: none
+    se_act: Activation = "relu"
+    se_gate: Gate = "hard-sigmoid"
+    shortcut: Shortcut = "none"  # project: average pooling over the stride and, where widths differ, a 1x1 convolution
+
+    @property
+    def expands(self) -> bool:
+        return self.middle != self.in_channels
+
+    @property
+    def out_resolution(self) -> int:
+        return -(-self.resolution // self.stride)
+
+    @property
+    def label(self) -> str:
+        se = f" se{self.se} {self.se_act} {self.se_gate}" if self.se else ""
+        sizes = f"{self.in_channels}>{self.middle}>{self.out_channels} k{self.kernel} s{self.stride}"
+        return f"block {sizes} {self.act}{se} {self.shortcut} @{self.resolution}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPart:
+    """1x1 convolution + BN + activation, pooling, optionally a linear layer + activation (`pooled`), classifier."""
+
+    in_channels: int
+    hidden: int
+    pooled: int  # 0: the classifier follows the pooling
+    pooled_bias: bool
+    classes: int
+    resolution: int
+    act: Activation
+    dropout: float = 0.0
+
+    @property
+    def features(self) -> int:
+        return self.pooled or self.hidden
+
+    @property
+    def label(self) -> str:
+        pooled = f">{self.pooled}{'b' if self.pooled_bias else ''}" if self.pooled else ""
+        return f"head {self.in_channels}>{self.hidden}{pooled}>{self.classes} {self.act} @{self.resolution}"
+
+
+Part = StemPart | BlockPart | HeadPart
+_KINDS: dict[str, type[StemPart] | type[BlockPart] | type[HeadPart]] = {
+    "stem": StemPart,
+    "block": BlockPart,
+    "head": HeadPart,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPlan:
+    """All parts of a network in order; `stages` groups the blocks."""
+
+    stem: StemPart
+    stages: tuple[tuple[BlockPart, ...], ...]
+    head: HeadPart
+
+    @property
+    def resolution(self) -> int:
+        return self.stem.resolution
+
+    @cached_property
+    def blocks(self) -> tuple[BlockPart, ...]:
+        return tuple(block for stage in self.stages for block in stage)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.stem, *self.blocks, self.head)
+
+
+def plan(architecture: Architecture, space: SearchSpace) -> NetworkPlan:
+    """Work `architecture` out in `space` (checked first)."""
+    check(architecture, space)
+    stem = stem_part(space, architecture.stem, architecture.resolution)
+    stages, channels, resolution = [], stem.out_channels, stem.out_resolution
+    for index, made in enumerate(architecture.stages):
+        blocks = []
+        for position, block in enumerate(made.blocks):
+            choice = find_choice(block, space.stages[index])
+            assert choice is not None
+            part = block_part(
+                space,
+                index,
+                space.stages[index].choices.index(choice),
+                in_channels=channels,
+                width=made.width,
+                first=position == 0,
+                resolution=resolution,
+                middle=block.middle,
+            )
+            blocks.append(part)
+            channels, resolution = part.out_channels, part.out_resolution
+        stages.append(tuple(blocks))
+    return NetworkPlan(stem=stem, stages=tuple(stages), head=head_part(space, architecture.head, channels, resolution))
+
+
+def stem_part(space: SearchSpace, width: int, resolution: int) -> StemPart:
+    return StemPart(
+        in_channels=space.in_channels,
+        out_channels=width,
+        kernel=space.stem.kernel,
+        stride=space.stem.stride,
+        resolution=resolution,
+        act=space.stem.act,
+    )
+
+
+def block_part(
+    space: SearchSpace,
+    stage: int,
+    choice: int,
+    *,
+    in_channels: int,
+    width: int,
+    first: bool,
+    resolution: int,
+    middle: int | None = None,
+) -> BlockPart:
+    """The numbers of one block: `choice` of `stage`, behind `in_channels` channels at `resolution`."""
+    row, rules = space.stages[stage], space.rules
+    picked = row.choices[choice]
+    inner = rules.middle(picked, in_channels) if middle is None else middle
+    stride = row.stride if first else 1
+    shortcut: Shortcut = "identity" if stride == 1 and in_channels == width else "none"
+    if shortcut == "none" and rules.shortcut == "always":
+        shortcut = "project"
+    return BlockPart(
+        in_channels=in_channels,
+        middle=inner,
+        out_channels=width,
+        kernel=picked.kernel,
+        stride=stride,
+        resolution=resolution,
+        act=row.act,
+        se=rules.se_width(picked, in_channels, inner),
+        se_act=rules.se_act,
+        se_gate=rules.se_gate,
+        shortcut=shortcut,
+    )
+
+
+def head_part(space: SearchSpace, width: int, in_channels: int, resolution: int) -> HeadPart:
+    head = space.head
+    pooled = head.kind == "pool-conv"
+    return HeadPart(
+        in_channels=in_channels,
+        hidden=head.hidden_width(in_channels) if pooled else width,
+        pooled=width if pooled else 0,
+        pooled_bias=head.bias,
+        classes=space.classes,
+        resolution=resolution,
+        act=head.act,
+        dropout=head.dropout,
+    )
+
+
+def part_to_json(part: Part) -> dict[str, Any]:
+    kind = next(name for name, cls in _KINDS.items() if isinstance(part, cls))
+    return {"part": kind, **asdict(part)}
+
+
+def part_from_json(value: Any) -> Part:
+    """The part that `part_to_json` wrote; a wrong or missing field is named."""
+    if not isinstance(value, dict) or value.get("part") not in _KINDS:
+        raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy="Remake it.")
+    cls = _KINDS[value["part"]]
+    words = {key: item for key, item in value.items() if key != "part"}
+    types: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
+    for name, kind in cls.__annotations__.items():
+        if name in words and kind in types and not isinstance(words[name], types[kind]):
+            raise DamagedFile(f"field {name!r} of a part must be {kind}", value=words[name], remedy="Remake the file.")
+    try:
+        return cls(**words)
+    except TypeError as error:
+        raise DamagedFile(
+            f"a part's fields must be those of a {value['part']} ({error})", remedy="Remake it."
+        ) from error
+
+
+def plan_to_json(network: NetworkPlan) -> dict[str, Any]:
+    return {
+        "stem": part_to_json(network.stem),
+        "stages": [[part_to_json(block) for block in stage] for stage in network.stages],
+        "head": part_to_json(network.head),
+    }
+
+
+def plan_from_json(value: Any) -> NetworkPlan:
+    if not isinstance(value, dict) or set(value) != {"stem", "stages", "head"}:
+        raise DamagedFile("a plan must have the fields stem, stages and head", remedy="Remake the file.")
+    made = NetworkPlan(
+        stem=part_from_json(value["stem"]),  # type: ignore[arg-type]
+        stages=tuple(tuple(part_from_json(b) for b in stage) for stage in value["stages"]),  # type: ignore[misc]
+        head=part_from_json(value["head"]),  # type: ignore[arg-type]
+    )
+    check_plan(made)
+    return made
+
+
+def check_plan(network: NetworkPlan) -> None:
+    """Raise unless every part receives what the one before it gives."""
+    before: StemPart | BlockPart = network.stem
+    rest: tuple[BlockPart | HeadPart, ...] = (*network.blocks, network.head)
+    for place, part in enumerate(rest, 1):
+        given = (before.out_channels, before.out_resolution)
+        wanted = (part.in_channels, part.resolution)
+        if given != wanted:
+            raise BadInput(
+                f"part {place} must receive the channels and resolution of the part before it, {given}",
+                value=wanted,
+                remedy="Correct the plan.",
+            )
+        if not isinstance(part, HeadPart):
+            before = part

@@ -1,0 +1,201 @@
+"""Random architectures: sampled, mutated, crossed. Seeded by the caller, bounded, vectorised.
+
+Two kinds of "uniform": over *choices* (every decision drawn on its own: what HardCoRe-NAS and AttentiveNAS do; shallow
+stages are then as frequent as deep ones although there are far fewer of them), or over *networks* (every architecture of
+the space equally likely, by exact counting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Literal
+
+import numpy as np
+
+from snugnet.errors import BadInput
+from snugnet.space.architecture import Architecture, Block, StageChoice
+from snugnet.space.genes import FloatArray, Genes, concatenate, decode, encode, shape
+from snugnet.space.space import BlockChoice, SearchSpace
+
+Over = Literal["choices", "networks"]
+
+
+def sample(space: SearchSpace, rng: np.random.Generator, over: Over = "choices") -> Architecture:
+    """One random architecture."""
+    return decode(sample_many(space, 1, rng, over), space)[0]
+
+
+def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
+    """n random architectures as genes."""
+    stages, depth = shape(space)
+    genes = Genes(
+        resolution=rng.integers(len(space.resolutions), size=n),
+        stem=rng.integers(len(space.stem.widths), size=n),
+        head=rng.integers(len(space.head.widths), size=n),
+        width=np.stack([rng.integers(len(stage.widths), size=n) for stage in space.stages], axis=1),
+        depth=np.stack([rng.integers(len(stage.depths), size=n) for stage in space.stages], axis=1),
+        choice=np.stack([rng.integers(len(stage.choices), size=(n, depth)) for stage in space.stages], axis=1),
+        position=rng.random((n, stages, depth)),
+    )
+    if over == "networks":
+        _reweigh(space, genes, rng)
+    # In the middle of equal cells, so that rounding to a whole width gives both ends their full share.
+    return _spread_positions(space, genes)
+
+
+def mutate(
+    space: SearchSpace, architecture: Architecture, rng: np.random.Generator, probability: float = 0.2
+) -> Architecture:
+    """Every decision is drawn anew with `probability`."""
+    old = encode([architecture], space)
+    return decode(mutate_many(space, old, rng, probability), space)[0]
+
+
+def mutate_many(space: SearchSpace, genes: Genes, rng: np.random.Generator, probability: float = 0.2) -> Genes:
+    _probability(probability)
+    fresh = sample_many(space, len(genes), rng)
+    return _mix(genes, fresh, rng, probability)
+
+
+def crossover(space: SearchSpace, one: Architecture, other: Architecture, rng: np.random.Generator) -> Architecture:
+    """Every decision comes from one of the two parents, by a fair coin."""
+    return decode(_mix(encode([one], space), encode([other], space), rng, 0.5), space)[0]
+
+
+def crossover_many(space: SearchSpace, ones: Genes, others: Genes, rng: np.random.Generator) -> Genes:
+    if len(ones) != len(others):
+        raise BadInput("parents must come in pairs", value=(len(ones), len(others)), remedy="Pass as many of each.")
+    return _mix(ones, others, rng, 0.5)
+
+
+def sample_where(
+    space: SearchSpace,
+    rng: np.random.Generator,
+    accept: Callable[[Architecture], bool],
+    max_tries: int = 10_000,
+    over: Over = "choices",
+) -> Architecture:
+    """The first random architecture that `accept` takes; an error, not a hang, after `max_tries`."""
+    for _ in range(max_tries):
+        architecture = sample(space, rng, over)
+        if accept(architecture):
+            return architecture
+    raise BadInput(
+        f"at least one of {max_tries} random architectures of {space.name!r} must be accepted",
+        value=0,
+        remedy="Loosen the condition, or find a feasible network exactly with a solver.",
+    )
+
+
+def heaviest(space: SearchSpace) -> Architecture:
+    """Largest resolution, widths, depths, kernels, expansions, SE on: the network that holds all others."""
+    return _extreme(space, -1)
+
+
+def lightest(space: SearchSpace) -> Architecture:
+    """Smallest resolution, widths, depths, kernels, expansions, SE off."""
+    return _extreme(space, 0)
+
+
+def _extreme(space: SearchSpace, end: int) -> Architecture:
+    stem = space.stem.widths[end]
+    before, made = stem, []
+    for stage in space.stages:
+        width = stage.widths[end]
+
+        def weight(choice: BlockChoice) -> tuple[float, int, float]:
+            return (choice.span[end] if choice.span else choice.expand, choice.kernel, choice.se)
+
+        choice = sorted(stage.choices, key=weight)[end]
+        blocks = []
+        for d in range(stage.depths[end]):
+            middle = space.middles(choice, before if d == 0 else width)[end] if choice.span else None
+            blocks.append(Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), middle=middle))
+        made.append(StageChoice(width=width, blocks=tuple(blocks)))
+        before = width
+    return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
+
+
+def _reweigh(space: SearchSpace, genes: Genes, rng: np.random.Generator) -> None:
+    """Redraw widths, depths and choices, front to back, with the exact number of networks behind each as weight."""
+    after = space.ways_after()
+    n = len(genes)
+    genes.stem[:] = rng.choice(len(space.stem.widths), size=n, p=_shares([after[0][w] for w in space.stem.widths]))
+    before = genes.stem
+    for s, stage in enumerate(space.stages):
+        pairs = [(w, d) for w in range(len(stage.widths)) for d in range(len(stage.depths))]
+        for index, in_channels in enumerate(space.in_widths(s)):
+            rows = np.flatnonzero(before == index)
+            ways = [
+                space.stage_ways(s, in_channels, stage.widths[w], stage.depths[d]) * after[s + 1][stage.widths[w]]
+                for w, d in pairs
+            ]
+            drawn = rng.choice(len(pairs), size=len(rows), p=_shares(ways))
+            genes.width[rows, s] = np.array([w for w, _ in pairs])[drawn]
+            genes.depth[rows, s] = np.array([d for _, d in pairs])[drawn]
+            if stage.has_span:
+                shares = _shares([len(space.middles(c, in_channels)) for c in stage.choices])
+                genes.choice[rows, s, 0] = rng.choice(len(stage.choices), size=len(rows), p=shares)
+        if stage.has_span:
+            for index, width in enumerate(stage.widths):
+                rows = np.flatnonzero(genes.width[:, s] == index)
+                shares = _shares([len(space.middles(c, width)) for c in stage.choices])
+                size = (len(rows), genes.choice.shape[2] - 1)
+                genes.choice[rows, s, 1:] = rng.choice(len(stage.choices), size=size, p=shares)
+        before = genes.width[:, s]
+
+
+def _shares(ways: list[int]) -> FloatArray:
+    total = sum(ways)
+    shares: FloatArray = np.array([way / total for way in ways])  # true division of exact integers: no overflow
+    scaled: FloatArray = shares / shares.sum()
+    return scaled
+
+
+def _spread_positions(space: SearchSpace, genes: Genes) -> Genes:
+    """Turn uniform positions in [0, 1) into positions whose rounding hits every whole width equally often."""
+    for s, stage in enumerate(space.stages):
+        if not stage.has_span:
+            continue
+        widths = np.array(stage.widths)[genes.width[:, s]]
+        before = genes.stem if s == 0 else genes.width[:, s - 1]
+        inputs = np.array(space.in_widths(s))[before]
+        for c, choice in enumerate(stage.choices):
+            if choice.span is None:
+                continue
+            for d in range(genes.choice.shape[2]):
+                rows = np.flatnonzero(genes.choice[:, s, d] == c)
+                channels = inputs[rows] if d == 0 else widths[rows]
+                cells = np.rint(choice.span[1] * channels) - np.rint(choice.span[0] * channels) + 1
+                cell = np.floor(genes.position[rows, s, d] * cells)
+                genes.position[rows, s, d] = cell / np.maximum(cells - 1, 1)
+    return genes
+
+
+def _mix(ones: Genes, others: Genes, rng: np.random.Generator, share: float) -> Genes:
+    """Row by row a mixture: each gene from `others` with probability `share`; a free width goes with its operation."""
+    names = [f.name for f in fields(Genes) if f.name != "position"]
+    taken = {name: rng.random(getattr(ones, name).shape) < share for name in names}
+    taken["position"] = taken["choice"]
+    return Genes(**{name: np.where(t, getattr(others, name), getattr(ones, name)) for name, t in taken.items()})
+
+
+def _probability(value: float) -> None:
+    if not 0 <= value <= 1:
+        raise BadInput("a probability must be in [0, 1]", value=value, remedy="Pass a share such as 0.2.")
+
+
+__all__ = [
+    "Over",
+    "concatenate",
+    "crossover",
+    "crossover_many",
+    "heaviest",
+    "lightest",
+    "mutate",
+    "mutate_many",
+    "sample",
+    "sample_many",
+    "sample_where",
+]

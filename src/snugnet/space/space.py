@@ -1,0 +1,279 @@
+"""What may be built: a search space as frozen data.
+
+A space is a stem, a row of stages and a head. A stage is a row of blocks (inverted residuals); it offers output widths,
+depths and a list of `BlockChoice`s, taken per block (HardCoRe-NAS, TF-NAS) or once per stage (AttentiveNAS). A fixed
+block is a stage with one choice. A choice with a `span` leaves its middle width open: any integer between
+`span[0] * C_in` and `span[1] * C_in` (TF-NAS). Rules that hold for all blocks of a space (SE width, shortcut, rounding)
+stand in `BlockRules`. Pure data: no torch, no state, validated on construction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from snugnet.errors import BadSpace
+
+Activation = Literal["relu", "relu6", "swish", "hard-swish"]
+Gate = Literal["sigmoid", "hard-sigmoid"]
+
+
+def round_channels(value: float, divisor: int = 8) -> int:
+    """The nearest multiple of `divisor` that loses at most a tenth: the rule of the MobileNet family."""
+    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * value else rounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockChoice:
+    """One operation a block may be: kernel, expansion (middle width / input width), SE, and the span of a free width."""
+
+    kernel: int
+    expand: float
+    se: float = 0.0  # width of the squeeze layer as a share of the middle (or input) width; 0: none
+    span: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.kernel) and self.kernel > 0 and self.kernel % 2 == 1, "kernel must be odd", self.kernel)
+        _require(self.expand > 0, "expand must be positive", self.expand)
+        _require(self.se >= 0, "se must be 0 (none) or a positive share", self.se)
+        if self.span is not None:
+            low, high = self.span
+            _require(0 < low <= self.expand <= high, "span must be (low, high) around expand", self.span)
+
+    @property
+    def label(self) -> str:
+        """`k5e6s`: kernel 5, expansion 6, with SE."""
+        return f"k{self.kernel}e{self.expand:g}{'s' if self.se else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockRules:
+    """What all blocks of a space have in common."""
+
+    se_of: Literal["middle", "input"] = "middle"
+    se_divisor: int = 8
+    se_act: Activation = "relu"
+    se_gate: Gate = "hard-sigmoid"
+    middle_divisor: int = 1
+    shortcut: Literal["identity", "always"] = "identity"
+    kernel_weights: Literal["own", "crop"] = (
+        "own"  # in a super-network: weights per kernel size, or the centre of the largest
+    )
+    share: bool = True  # in a super-network: choices of a block share their pointwise weights
+
+    def __post_init__(self) -> None:
+        for name in ("se_divisor", "middle_divisor"):
+            value = getattr(self, name)
+            _require(_is_int(value) and value > 0, f"rules.{name} must be a positive whole number", value)
+        _one_of("rules.se_act", self.se_act, get_args(Activation))
+        _one_of("rules.se_gate", self.se_gate, get_args(Gate))
+        _one_of("rules.se_of", self.se_of, ("middle", "input"))
+        _one_of("rules.shortcut", self.shortcut, ("identity", "always"))
+        _one_of("rules.kernel_weights", self.kernel_weights, ("own", "crop"))
+
+    def se_width(self, choice: BlockChoice, in_channels: int, middle: int) -> int:
+        if not choice.se:
+            return 0
+        width = choice.se * (middle if self.se_of == "middle" else in_channels)
+        return round_channels(width, self.se_divisor)
+
+    def middle(self, choice: BlockChoice, in_channels: int) -> int:
+        """The middle width a choice starts with (its only one unless it has a span)."""
+        return round_channels(choice.expand * in_channels, self.middle_divisor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A row of blocks: the first may change resolution and width, the others keep them."""
+
+    widths: tuple[int, ...]
+    depths: tuple[int, ...]
+    choices: tuple[BlockChoice, ...]
+    stride: int = 1
+    act: Activation = "relu"
+    per: Literal["block", "stage"] = "block"
+
+    def __post_init__(self) -> None:
+        _rising("widths", self.widths)
+        _rising("depths", self.depths)
+        _require(self.stride in (1, 2), "stride must be 1 or 2", self.stride)
+        _one_of("act", self.act, get_args(Activation))
+        _one_of("per", self.per, ("block", "stage"))
+        _require(len(self.choices) > 0, "choices must not be empty", self.choices)
+        labels = [c.label for c in self.choices]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        _require(not twice, "choices must differ in kernel, expand or SE on/off", ", ".join(twice))
+        _require(self.per == "block" or not self.has_span, "a span needs choices per block", self.per)
+
+    @classmethod
+    def of(
+        cls,
+        width: int | Sequence[int],
+        *,
+        depth: int | tuple[int, int],
+        kernels: Sequence[int] = (3,),
+        expands: Sequence[float] = (6,),
+        se: Sequence[float | bool] = (0.0,),
+        stride: int = 1,
+        act: Activation = "relu",
+        per: Literal["block", "stage"] = "block",
+    ) -> Stage:
+        """A stage from the full product of kernels, expansions and SE; `depth=(2, 4)` is a range, ends included."""
+        low, high = (depth, depth) if isinstance(depth, int) else depth
+        _require(low <= high, "depth must be (low, high) with low <= high", depth)
+        ratios = [0.25 if ratio is True else float(ratio) for ratio in se]
+        choices = tuple(BlockChoice(kernel=k, expand=e, se=s) for e in expands for k in kernels for s in ratios)
+        widths = (width,) if isinstance(width, int) else tuple(width)
+        depths = tuple(range(low, high + 1))
+        return cls(widths=widths, depths=depths, choices=choices, stride=stride, act=act, per=per)
+
+    @property
+    def has_span(self) -> bool:
+        return any(choice.span for choice in self.choices)
+
+    @property
+    def max_depth(self) -> int:
+        return self.depths[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stem:
+    """The first convolution."""
+
+    widths: tuple[int, ...]
+    stride: int = 2
+    kernel: int = 3
+    act: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        _rising("stem.widths", self.widths)
+        _require(self.stride in (1, 2), "stem.stride must be 1 or 2", self.stride)
+        _require(_is_int(self.kernel) and self.kernel % 2 == 1, "stem.kernel must be odd", self.kernel)
+        _one_of("stem.act", self.act, get_args(Activation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What follows the stages.
+
+    `conv-pool`: 1x1 convolution to `widths`, BN, activation, pooling, linear.
+    `pool-conv`: 1x1 convolution to `hidden` (or `hidden_expand * C_in`), BN, activation, pooling, then a linear-like
+    1x1 convolution without BN to `widths`, activation, linear.
+    """
+
+    kind: Literal["conv-pool", "pool-conv"]
+    widths: tuple[int, ...]
+    hidden: int = 0
+    hidden_expand: float = 0.0
+    bias: bool = False
+    act: Activation = "relu"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _one_of("head.kind", self.kind, ("conv-pool", "pool-conv"))
+        _rising("head.widths", self.widths)
+        _one_of("head.act", self.act, get_args(Activation))
+        given = (self.hidden > 0) + (self.hidden_expand > 0)
+        wanted = 1 if self.kind == "pool-conv" else 0
+        rule = "head of kind pool-conv needs hidden or hidden_expand, one of them; conv-pool none"
+        _require(given == wanted, rule, (self.kind, self.hidden, self.hidden_expand))
+        _require(0 <= self.dropout < 1, "head.dropout must be in [0, 1)", self.dropout)
+
+    def hidden_width(self, in_channels: int) -> int:
+        return self.hidden or round_channels(self.hidden_expand * in_channels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """Stem, stages, head, and the resolutions and classes they serve."""
+
+    name: str
+    classes: int
+    resolutions: tuple[int, ...]
+    stem: Stem
+    stages: tuple[Stage, ...]
+    head: Head
+    rules: BlockRules = field(default_factory=BlockRules)
+    in_channels: int = 3
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name) and self.name.strip() == self.name, "name must be a word", self.name)
+        _require(_is_int(self.classes) and self.classes >= 2, "classes must be at least 2", self.classes)
+        _require(_is_int(self.in_channels) and self.in_channels >= 1, "in_channels must be positive", self.in_channels)
+        _rising("resolutions", self.resolutions)
+        _require(len(self.stages) > 0, "stages must not be empty", self.stages)
+
+    @property
+    def total_stride(self) -> int:
+        return self.stem.stride * math.prod(stage.stride for stage in self.stages)
+
+    def in_widths(self, index: int) -> tuple[int, ...]:
+        """What stage `index` may receive: the widths of the stage (or stem) before it."""
+        return self.stem.widths if index == 0 else self.stages[index - 1].widths
+
+    def middles(self, choice: BlockChoice, in_channels: int) -> range:
+        """The middle widths `choice` may take behind `in_channels` channels."""
+        if choice.span is None:
+            middle = self.rules.middle(choice, in_channels)
+            return range(middle, middle + 1)
+        low, high = (round(bound * in_channels) for bound in choice.span)
+        return range(low, high + 1)
+
+    def stage_ways(self, index: int, in_channels: int, width: int, depth: int) -> int:
+        """In how many ways stage `index` can be filled at this input width, output width and depth."""
+        stage = self.stages[index]
+        if stage.per == "stage":
+            return len(stage.choices)
+        first = sum(len(self.middles(choice, in_channels)) for choice in stage.choices)
+        later = sum(len(self.middles(choice, width)) for choice in stage.choices)
+        return first * int(later ** (depth - 1))
+
+    def ways_after(self) -> list[dict[int, int]]:
+        """For every stage boundary and width there: how many ways to complete the network (exact integers)."""
+        after: list[dict[int, int]] = [{width: len(self.head.widths) for width in self.stages[-1].widths}]
+        for index in reversed(range(len(self.stages))):
+            stage = self.stages[index]
+            after.append(
+                {
+                    before: sum(
+                        self.stage_ways(index, before, width, depth) * after[-1][width]
+                        for width in stage.widths
+                        for depth in stage.depths
+                    )
+                    for before in self.in_widths(index)
+                }
+            )
+        return after[::-1]
+
+    @property
+    def count(self) -> int:
+        """How many architectures the space holds, exactly; every whole middle width of a span counts."""
+        return len(self.resolutions) * sum(self.ways_after()[0].values())
+
+    def with_resolution(self, resolution: int) -> SearchSpace:
+        """The same space at one input resolution."""
+        return replace(self, resolutions=(resolution,))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(holds: bool, rule: str, value: object) -> None:
+    if not holds:
+        raise BadSpace(rule, value=value, remedy="Correct the space's description.")
+
+
+def _one_of(name: str, value: str, known: Iterable[str]) -> None:
+    names = tuple(known)
+    _require(value in names, f"{name} must be one of {', '.join(names)}", value)
+
+
+def _rising(name: str, values: tuple[int, ...]) -> None:
+    whole = isinstance(values, tuple) and len(values) > 0 and all(_is_int(v) and v > 0 for v in values)
+    _require(whole, f"{name} must be positive whole numbers, at least one", values)
+    _require(all(a < b for a, b in itertools.pairwise(values)), f"{name} must rise, without repeats", values)
