@@ -1,0 +1,132 @@
+"""Where a network runs: one small interface, one final class a runtime.
+
+A device takes a torch module and an example input and gives back something that can be run without arguments (`prepare`),
+times such a thing (`time`), and says exactly what it is (`fingerprint`), so that numbers measured on one machine are never
+mistaken for numbers of another. Everything is prepared in evaluation mode with gradients off, on a copy: the caller's module
+is left as it was. `snugnet.devices.contract` is the suite every device passes, yours included.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import platform
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from snugnet.errors import BadInput, DeviceMissing
+
+Fingerprint = dict[str, str]
+"""What a timing depends on, as plain text: device, processor, runtime and version, threads, precision, system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runnable:
+    """A prepared subject: `run` does the work once, `output` does it and returns the result as a float32 CPU tensor."""
+
+    run: Callable[[], object]
+    output: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device(ABC):
+    """A place to run networks. Construction fails at once if the place is not there."""
+
+    threads: int = 1
+    precision: str = "float32"
+
+    name: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def __post_init__(self) -> None:
+        cores = os.cpu_count() or 1
+        if isinstance(self.threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
+            raise BadInput(
+                "threads must be a whole number of at least 1", value=self.threads, remedy=f"This machine has {cores}."
+            )
+        if self.threads > cores:
+            raise BadInput(
+                f"threads must not exceed the {cores} cores of this machine",
+                value=self.threads,
+                remedy=f"Ask for 1 to {cores}.",
+            )
+        if self.precision not in self.precisions:
+            raise BadInput(
+                f"precision on {self.name} must be one of {', '.join(self.precisions)}",
+                value=self.precision,
+                remedy=f"Use {self.precisions[0]!r}.",
+            )
+        missing = self.missing()
+        if missing:
+            raise DeviceMissing(f"{self.name} must be on this machine", value=missing, remedy=self.remedy())
+
+    @classmethod
+    @abstractmethod
+    def missing(cls) -> str:
+        """Why this device cannot be used here; empty if it can."""
+
+    @classmethod
+    @abstractmethod
+    def remedy(cls) -> str:
+        """What a user does to get it."""
+
+    @abstractmethod
+    def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
+        """Make `module` ready to run on `example`, in evaluation mode with gradients off."""
+
+    @abstractmethod
+    def time(self, runnable: Runnable, repetitions: int) -> float:
+        """Milliseconds a call, over `repetitions` calls in a row."""
+
+    @abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """What timings on this device depend on. Same fingerprint, comparable numbers."""
+
+
+def frozen_copy(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy in evaluation mode that asks for no gradients."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+def wall_clock(run: Callable[[], object], repetitions: int) -> float:
+    """Milliseconds a call by the machine's own clock; for runtimes whose `run` returns when the work is done."""
+    began = time.perf_counter_ns()
+    for _ in range(repetitions):
+        run()
+    return (time.perf_counter_ns() - began) / 1e6 / repetitions
+
+
+def processor() -> str:
+    """The processor's own name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    # Cloud machines often hide the product name; family, model and stepping still tell generations apart.
+    detail = [
+        line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0] in ("cpu family", "model", "stepping")
+    ]
+    if not named:
+        return platform.processor() or platform.machine()
+    return f"{named[0]} ({'/'.join(detail[:3])})" if detail else named[0]
+
+
+def common_fingerprint(device: Device, *, runtime: str, version: str) -> Fingerprint:
+    """The fields every device reports."""
+    return {
+        "device": device.name,
+        "processor": processor(),
+        "cores": str(os.cpu_count() or 1),
+        "runtime": runtime,
+        "version": version,
+        "threads": str(device.threads),
+        "precision": device.precision,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
