@@ -1,0 +1,239 @@
+"""Block-coordinate stochastic Frank-Wolfe inside hard budgets (HardCoRe-NAS, algorithm 1).
+
+    pick alpha or beta at random;   xi = argmin <gradient, xi>  over the block's simplices and budgets, the other block fixed;
+    block <- (1 - gamma_t) block + gamma_t xi,      gamma_t = 4 / (t + 4)
+
+The feasible set of both blocks together is not convex, that of one block is: so every iterate meets every budget. It is
+checked in float64 at each step, and steps are shortened by what rounding would add. The gradient is a function the caller
+passes: noisy or exact, of a network or of a quadratic. State goes in and comes out, so a search can stop and go on to the
+same result, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from snugnet.errors import BadInput, BadProblem, Infeasible
+from snugnet.solve.linear import LinearOracle
+from snugnet.solve.problem import TOLERANCE, Floats, Point, Problem
+from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.warm_simplex import Basis
+
+Block = Literal["alpha", "beta"]
+Gradient = Callable[[Point, Block], tuple[float, Sequence[Floats]]]
+"""(point, block) -> (loss, its gradient with respect to that block: a vector per slot or per group)."""
+Schedule = Callable[[int], float]
+"""Step number -> gamma in [0, 1]."""
+
+
+def paper_schedule(step: int) -> float:
+    """4 / (t + 4), as printed in algorithm 1."""
+    return 4.0 / (step + 4.0)
+
+
+def classic_schedule(step: int) -> float:
+    """2 / (t + 2), Frank and Wolfe's own."""
+    return 2.0 / (step + 2.0)
+
+
+def fixed_schedule(gamma: float) -> Schedule:
+    """Always `gamma`: small and constant is what the paper's authors ship."""
+    if not 0 < gamma <= 1:
+        raise BadInput("a fixed step must be in (0, 1]", value=gamma, remedy="Try 0.002.")
+    return lambda step: gamma
+
+
+def linear_schedule(steps: int, first: float = 1.0) -> Schedule:
+    """From `first` down to zero in a straight line over `steps`."""
+    if steps < 1 or not 0 < first <= 1:
+        raise BadInput("steps must be positive and first in (0, 1]", value=(steps, first), remedy="Try (1000, 0.1).")
+    return lambda step: first * max(0.0, 1.0 - step / steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRow:
+    """What one step did. `gap` is <gradient, block - xi>: how much the linear model still promised."""
+
+    step: int
+    block: Block
+    loss: float
+    gamma: float
+    gap: float
+    costs: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrankWolfeState:
+    """All that the next step depends on, apart from the gradient function: plain data, to and from JSON."""
+
+    step: int
+    point: Point
+    momentum: dict[str, Floats] = field(default_factory=dict)  # per block: the running mean of gradients, flat
+    memory: tuple[Basis | None, Basis | None] = (None, None)  # warm starts of the linear programmes
+    random: dict[str, Any] = field(default_factory=dict)  # state of the generator
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "alpha": [v.tolist() for v in self.point.alpha],
+            "beta": [v.tolist() for v in self.point.beta],
+            "momentum": {k: v.tolist() for k, v in self.momentum.items()},
+            "memory": self.memory,
+            "random": self.random,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> FrankWolfeState:
+        vectors = {k: tuple(np.array(v, float) for v in data[k]) for k in ("alpha", "beta")}
+        first, second = (None if b is None else (tuple(b[0]), tuple(b[1])) for b in data["memory"])
+        return FrankWolfeState(
+            step=int(data["step"]),
+            point=Point(vectors["alpha"], vectors["beta"]),
+            momentum={k: np.array(v, float) for k, v in data["momentum"].items()},
+            memory=(first, second),
+            random=data["random"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrankWolfeResult:
+    """The last point, the state to go on from, and what every step did."""
+
+    point: Point
+    state: FrankWolfeState
+    trace: tuple[TraceRow, ...]
+
+
+def frank_wolfe(
+    gradient: Gradient,
+    problem: Problem,
+    start: Point | FrankWolfeState,
+    *,
+    steps: int,
+    rng: np.random.Generator,
+    schedule: Schedule = paper_schedule,
+    momentum: float = 0.0,
+) -> Solution[FrankWolfeResult]:
+    """Take `steps` steps from a fitting point, or from where a state left off (its generator state replaces `rng`'s)."""
+    trace: list[TraceRow] = []
+    state = start if isinstance(start, FrankWolfeState) else FrankWolfeState(step=0, point=start)
+    for state, row in iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum):
+        trace.append(row)
+    status = Status(
+        Outcome.FEASIBLE, f"{len(trace)} steps taken, every one inside every limit; more steps may improve it"
+    )
+    stats = {"steps": float(state.step)}
+    if trace:
+        stats |= {"loss": trace[-1].loss, "gap": trace[-1].gap}
+    return Solution(
+        found=(FrankWolfeResult(point=state.point, state=state, trace=tuple(trace)),), status=status, stats=stats
+    )
+
+
+def iterate(
+    gradient: Gradient,
+    problem: Problem,
+    state: FrankWolfeState,
+    *,
+    steps: int,
+    rng: np.random.Generator,
+    schedule: Schedule = paper_schedule,
+    momentum: float = 0.0,
+) -> Iterator[tuple[FrankWolfeState, TraceRow]]:
+    """The same, step by step: yields the state after each step, for callers that save, report or stop early."""
+    if steps < 0 or not 0 <= momentum < 1:
+        raise BadInput(
+            "steps must not be negative and momentum in [0, 1)", value=(steps, momentum), remedy="Try momentum=0.9."
+        )
+    if not problem.is_feasible(state.point):
+        over = {n: float(e) for n, e in zip(problem.limits, problem.excess(state.point)) if e > 0}
+        raise Infeasible(
+            "Frank-Wolfe must start from a point inside every limit", value=over, remedy="Use balanced_start."
+        )
+    if state.random:
+        rng.bit_generator.state = state.random
+    oracle = LinearOracle(problem)
+    oracle.remember(state.memory)
+    for _ in range(steps):
+        state, row = _step(gradient, problem, oracle, state, schedule, momentum, rng)
+        yield state, row
+
+
+def _step(
+    gradient: Gradient,
+    problem: Problem,
+    oracle: LinearOracle,
+    state: FrankWolfeState,
+    schedule: Schedule,
+    momentum: float,
+    rng: np.random.Generator,
+) -> tuple[FrankWolfeState, TraceRow]:
+    block: Block = "alpha" if rng.random() < 0.5 else "beta"
+    loss, vectors = gradient(state.point, block)
+    alpha, beta = problem.flat_alpha(state.point.alpha), problem.flat_beta(state.point.beta)
+    slope = problem.flat_alpha(vectors) if block == "alpha" else problem.flat_beta(vectors)
+    if not np.isfinite(slope).all():
+        raise BadProblem(
+            f"the gradient of {block} must be finite",
+            value=float(slope[~np.isfinite(slope)][0]),
+            remedy="Check the loss.",
+        )
+    means = state.momentum
+    if momentum > 0:
+        slope = momentum * means[block] + (1 - momentum) * slope if block in means else slope
+        means = {**means, block: slope}
+    here = alpha if block == "alpha" else beta
+    vertex = oracle.alpha(-slope, beta).value if block == "alpha" else oracle.beta(-slope, alpha).value
+    gamma = float(schedule(state.step))
+    if not 0 <= gamma <= 1:
+        raise BadInput(f"the step at {state.step} must be in [0, 1]", value=gamma, remedy="Check the schedule.")
+    point = _moved(problem, state.point, block, here, vertex, gamma)
+    row = TraceRow(
+        step=state.step,
+        block=block,
+        loss=float(loss),
+        gamma=gamma,
+        gap=float(slope @ (here - vertex)),
+        costs=problem.expected_cost(point),
+    )
+    after = replace(
+        state,
+        step=state.step + 1,
+        point=point,
+        momentum=means,
+        memory=oracle.memory,
+        random=dict(rng.bit_generator.state),
+    )
+    return after, row
+
+
+_SHORTER: Final = (0.0, 1e-15, 1e-14, 1e-12, 1e-10, 1e-8)
+
+
+def _moved(problem: Problem, point: Point, block: Block, here: Floats, vertex: Floats, gamma: float) -> Point:
+    """The convex combination; shorter by a rounding error if the sum would round past a limit. Asserted to fit."""
+    allowed = np.maximum(problem.excess(point), 0.0)  # never further out than where we stand
+    for shorter in _SHORTER:
+        step = gamma * (1 - shorter)
+        if step == 1.0:
+            mixed = vertex
+        else:
+            mixed = here + step * (vertex - here)
+            mixed = np.where((here == 0) & (vertex == 0), 0.0, np.clip(mixed, 0.0, 1.0))
+        candidate = _with_block(problem, point, block, mixed)
+        if (problem.excess(candidate) <= allowed).all():
+            break
+    if not problem.is_feasible(candidate, TOLERANCE):
+        raise ArithmeticError(f"a Frank-Wolfe step left its budgets by {problem.excess(candidate)}")
+    return candidate
+
+
+def _with_block(problem: Problem, point: Point, block: Block, flat: Floats) -> Point:
+    """`point` with one block replaced; sums are brought back to one, so that errors do not add up over the steps."""
+    vectors = problem.split_alpha(flat) if block == "alpha" else problem.split_beta(flat)
+    normal = tuple(v / v.sum() for v in vectors)
+    return replace(point, alpha=normal) if block == "alpha" else replace(point, beta=normal)

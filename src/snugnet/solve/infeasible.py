@@ -1,0 +1,190 @@
+"""Why nothing fits, exactly: which limits conflict, what each could be at least, and the smallest way out.
+
+Everything is decided on whole networks, not on fractions: the smallest cost of each resource alone is a sum of minima, the
+smallest given the other limits is an integer optimum, and the smallest common factor on all limits is the minimum over
+networks of the largest cost share. The choice that attains it is the roomiest one there is: if it does not fit, none does.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from snugnet.solve.integer import best_choice
+from snugnet.solve.joint import HIGHS_FEASIBILITY, joint_model, read_choice
+from snugnet.solve.problem import Choice, Floats, Problem, Values
+from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.warm_simplex import quiet_highs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Facts about the limits of a problem. Numbers are in the resources' units."""
+
+    feasible: bool
+    limits: dict[str, float]
+    units: dict[str, str]
+    alone: dict[str, float]  # the smallest cost each resource could have, other limits aside
+    given_others: dict[str, float]  # ... with all other limits kept; inf if the others conflict among themselves
+    conflict: tuple[
+        str, ...
+    ]  # a smallest-possible set in the sense that dropping any one of it resolves it; () if none
+    factor: float  # multiply every limit by this and exactly one more network starts to fit (<= 1 if one fits already)
+    nearest: Choice  # the network that then fits
+
+    @property
+    def message(self) -> str:
+        if self.feasible:
+            return "the limits admit a network"
+        parts = []
+        for name in self.conflict:
+            unit, least = self.units[name], self.given_others[name]
+            floor = f"cannot go below {self.alone[name]:.6g} {unit}"
+            if len(self.conflict) > 1 and np.isfinite(least):
+                floor = f"needs at least {least:.6g} {unit} beside the other limits ({self.alone[name]:.6g} alone)"
+            parts.append(f"{name} is limited to {self.limits[name]:.6g} {unit} but {floor}")
+        way_out = f"multiplying every limit by {self.factor:.6g} would do" if np.isfinite(self.factor) else ""
+        return "; ".join([*parts, *([way_out] if way_out else [])])
+
+
+def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
+    """All facts of `Explanation`; exact unless `time_limit` seconds run out, which raises `Undecided`."""
+    names = [problem.names[k] for k in problem.limited]
+    alone = {name: problem.cost(problem.cheapest(name))[name] for name in names}
+    nearest = _least_share(problem, time_limit).value
+    feasible = problem.is_feasible(nearest)
+    conflict = () if feasible else _irreducible(problem, names, time_limit)
+    given_others = {}
+    for name in names:
+        others = problem.with_limits({n: v for n, v in problem.limits.items() if n != name})
+        best = best_choice(others, _minus_cost(problem, name), time_limit=time_limit)
+        if best.status.outcome is Outcome.INFEASIBLE:
+            given_others[name] = float("inf")
+        else:
+            given_others[name] = problem.cost(best.value)[name]
+    return Explanation(
+        feasible=feasible,
+        limits={n: float(problem.limits[n]) for n in names},
+        units={r.name: r.unit for r in problem.resources},
+        alone=alone,
+        given_others=given_others,
+        conflict=conflict,
+        factor=_share(problem, nearest),
+        nearest=nearest,
+    )
+
+
+def roomiest(problem: Problem, *, time_limit: float = 10.0) -> Solution[Choice]:
+    """A network that fits with room to spare in every limit, or the proof that none fits.
+
+    The lightest one if it fits; else the one whose largest cost share is smallest.
+    """
+    light = problem.lightest()
+    if problem.is_feasible(light):
+        return Solution(found=(light,), status=Status(Outcome.OPTIMAL, "the lightest network fits"))
+    best = _least_share(problem, time_limit)
+    if not best.ok or problem.is_feasible(best.value):
+        return best
+    least = ", ".join(
+        f"{name} >= {problem.cost(problem.cheapest(name))[name]:.6g} (limit {problem.limits[name]:.6g})"
+        for name in problem.limits
+    )
+    message = (
+        f"no network meets the limits: {least}; the nearest needs every limit times {_share(problem, best.value):.6g}"
+    )
+    return Solution(found=(), status=Status(Outcome.INFEASIBLE, message))
+
+
+def _share(problem: Problem, choice: Choice) -> float:
+    """The largest cost in units of its limit; a limit of zero is met by a cost of zero and by nothing else."""
+    costs = problem.cost_vector(choice)[problem.limited]
+    shares = [c / t if t > 0 else (0.0 if c == 0 else float("inf")) for c, t in zip(costs, problem.limit)]
+    return float(max(shares, default=0.0))
+
+
+def _minus_cost(problem: Problem, name: str) -> Values:
+    row = -problem.theta[problem.names.index(name)]
+    return Values(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
+
+
+def _irreducible(problem: Problem, names: list[str], time_limit: float) -> tuple[str, ...]:
+    """Drop limits one by one as long as the rest still conflicts: what stays cannot spare any."""
+    for name in names:  # a limit below its own floor is the clearest explanation
+        if not problem.with_limits({name: problem.limits[name]}).is_feasible(problem.cheapest(name)):
+            return (name,)
+    kept = list(names)
+    for name in names:
+        trial = [n for n in kept if n != name]
+        smaller = problem.with_limits({n: problem.limits[n] for n in trial})
+        if not fits(smaller, time_limit=time_limit):
+            kept = trial
+    return tuple(kept)
+
+
+def fits(problem: Problem, *, time_limit: float = 10.0) -> bool:
+    """Does any network meet the limits? Exact; raises `Undecided` if time runs out."""
+    found = roomiest(problem, time_limit=time_limit)
+    return bool(found.value) if found.status.outcome is Outcome.UNDECIDED else found.ok
+
+
+def _least_share(problem: Problem, time_limit: float) -> Solution[Choice]:
+    """The choice that minimises the largest cost share. Zero limits cannot be scaled: they stay as they are, if they can."""
+    positive = problem.limit > 0
+    floors = [problem.cost(problem.cheapest(problem.names[k]))[problem.names[k]] for k in problem.limited]
+    light = problem.lightest()
+    lower = max((f / t for f, t in zip(floors, problem.limit) if t > 0), default=0.0)
+    exact = Status(Outcome.OPTIMAL, "no network has a smaller largest share")
+    if _share(problem, light) <= lower * (1 + 1e-12):
+        return Solution(found=(light,), status=exact)
+    for k, floor in zip(problem.limited, floors):
+        if floor / max(problem.limits[problem.names[k]], 1e-300) == lower:
+            single = problem.cheapest(problem.names[k])
+            if _share(problem, single) <= lower * (1 + 1e-12):
+                return Solution(found=(single,), status=exact)
+    if not positive.all():
+        zero = problem.with_limits({problem.names[k]: 0.0 for k in problem.limited[~positive]})
+        if not zero.is_feasible(zero.least(zero.theta[zero.limited].sum(axis=0))):
+            return Solution(
+                found=(light,), status=Status(Outcome.OPTIMAL, "a limit of zero cannot be met by any factor")
+            )
+    return _min_max(problem, positive, light, time_limit)
+
+
+def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: float) -> Solution[Choice]:
+    """minimise rho  subject to  cost_k <= rho * limit_k  for positive limits, cost_k <= 0 for zero limits."""
+    n, m = len(problem.option_slot), problem.runs.shape[1]
+    lp = joint_model(problem, np.zeros(n + m), integer=True)
+    highs = quiet_highs(
+        mip_feasibility_tolerance=HIGHS_FEASIBILITY,
+        primal_feasibility_tolerance=HIGHS_FEASIBILITY,
+        mip_rel_gap=0.0,
+        mip_abs_gap=1e-11,
+        time_limit=time_limit,
+    )
+    highs.passModel(lp)
+    rows = np.flatnonzero(positive).astype(np.int32)
+    shares: Floats = problem.base[problem.limited] / np.maximum(problem.limit, 1e-300)
+    for row in rows:
+        highs.changeRowBounds(int(row), -np.inf, float(-shares[row]))
+    highs.addCol(1.0, 0.0, np.inf, len(rows), rows, -np.ones(len(rows)))
+    begun = time.monotonic()
+    highs.run()
+    solution = highs.getSolution()
+    candidates = [light] if (problem.cost_vector(light)[problem.limited][~positive] == 0).all() else []
+    if solution.value_valid:
+        candidates.append(read_choice(problem, np.round(np.array(solution.col_value[: n + m]))))
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        fitting = [c for c in candidates if problem.is_feasible(c)]
+        if fitting:
+            return Solution(
+                found=(fitting[0],), status=Status(Outcome.FEASIBLE, "fits; time ran out before a roomier one")
+            )
+        seconds = time.monotonic() - begun
+        return Solution(
+            found=(), status=Status(Outcome.UNDECIDED, f"no decision within {seconds:.1f} s; allow more time")
+        )
+    best = min(candidates, key=lambda c: (_share(problem, c), c.depths, c.options))
+    return Solution(found=(best,), status=Status(Outcome.OPTIMAL, "no network has a smaller largest share"))

@@ -1,0 +1,105 @@
+"""From a relaxed point to a network: the credit of what is chosen, as large as the budgets allow (HardCoRe-NAS, eq. 13).
+
+    maximise  alpha' alpha* + beta' beta*      over networks (alpha, beta) within every budget
+
+`project` solves it jointly and exactly (the default). `project_alternating` is the paper's way: a linear programme for one
+block at the other's value, in turn, with the fractional slot of theorem 3.1 resolved downwards. Both never exceed a budget.
+`argmax_baseline` takes the most probable of everything, as most methods do, and exceeds budgets freely: only to compare.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import numpy as np
+
+from snugnet.errors import Infeasible
+from snugnet.solve.integer import best_choice
+from snugnet.solve.linear import LinearOracle
+from snugnet.solve.problem import Choice, Floats, Point, Problem, Values
+from snugnet.solve.solution import Outcome, Solution, Status
+
+_ROUNDS: Final = 20
+_ROUNDINGS: Final = 4096
+
+
+def credit(problem: Problem, point: Point) -> Values:
+    """The joint objective of eq. (13) as additive values.
+
+    An idle slot takes its most probable option for free, so a slot that runs is charged for what it gives up against that:
+    depth is neither rewarded nor punished by the number of slots it brings along.
+    """
+    return Values(tuple(a - a.max() for a in point.alpha), tuple(np.asarray(b, float) for b in point.beta))
+
+
+def project(problem: Problem, point: Point, *, time_limit: float = 10.0) -> Solution[Choice]:
+    """The network of greatest credit within every budget: exact, depths and options jointly."""
+    return best_choice(problem, credit(problem, point), time_limit=time_limit)
+
+
+def argmax_baseline(problem: Problem, point: Point) -> Choice:
+    """Eq. (12): the most probable option and depth of everything. May exceed every budget; a baseline, not a projection."""
+    depths = [g.depths[int(np.argmax(b))] for g, b in zip(problem.groups, point.beta)]
+    return problem.choice([int(np.argmax(a)) for a in point.alpha], depths)
+
+
+def project_alternating(problem: Problem, point: Point) -> Solution[Choice]:
+    """Eq. (13) by linear programmes in turn: depths at the options' value, options at those depths, until nothing improves.
+
+    The relaxed point must fit. A fractional group takes its shallower depth and a fractional slot the cheaper option, which
+    costs no more than the programme's own answer; with several budgets the roundings are tried out, and if none fits the
+    exact projection at these depths decides.
+    """
+    if not problem.is_feasible(point):
+        over = {n: float(e) for n, e in zip(problem.limits, problem.excess(point)) if e > 0}
+        raise Infeasible("the relaxed point must fit before it is projected", value=over, remedy="Use project instead.")
+    oracle = LinearOracle(problem)
+    wish = credit(problem, point)
+    alpha_credit, beta_credit = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)
+    alpha = alpha_credit
+    best: Choice | None = None
+    rounds = 0
+    while rounds < _ROUNDS:
+        rounds += 1
+        beta = oracle.beta(beta_credit, alpha).value
+        depths = _shallower(problem, beta)
+        beta = problem.flat_beta(problem.point(Choice((0,) * len(problem.slot_sizes), depths)).beta)
+        alpha = oracle.alpha(alpha_credit, beta).value
+        choice = _rounded(problem, wish, alpha, depths)
+        if best is not None and problem.value(wish, choice) <= problem.value(wish, best) + 1e-12:
+            break
+        best = choice
+        alpha = problem.flat_alpha(problem.point(choice).alpha)
+    assert best is not None
+    if not problem.is_feasible(best):
+        raise ArithmeticError(f"a projection left its budgets by {problem.excess(best)}")
+    message = "fits; a local optimum of the two programmes in turn, `project` gives the joint one"
+    stats = {"rounds": float(rounds), "value": problem.value(wish, best)}
+    return Solution(found=(best,), status=Status(Outcome.FEASIBLE, message), stats=stats)
+
+
+def _shallower(problem: Problem, beta: Floats) -> tuple[int, ...]:
+    """The smallest depth that carries probability: it costs no more of anything than the mixture does."""
+    return tuple(
+        min(d for d, probability in zip(g.depths, b) if probability > 0)
+        for g, b in zip(problem.groups, problem.split_beta(beta))
+    )
+
+
+def _rounded(problem: Problem, wish: Values, alpha: Floats, depths: tuple[int, ...]) -> Choice:
+    """The best fitting way to resolve the fractional slots of a vertex."""
+    support = [np.flatnonzero(a > 0) for a in problem.split_alpha(alpha)]
+    if np.prod([float(len(s)) for s in support]) <= _ROUNDINGS:
+        fitting = []
+        for options in itertools.product(*(s.tolist() for s in support)):
+            choice = problem.choice(options, depths)
+            if problem.is_feasible(choice):
+                fitting.append(choice)
+        if fitting:
+            return min(fitting, key=lambda c: (-problem.value(wish, c), c.options))
+    values = Values(
+        wish.options,
+        tuple(np.where(np.array(g.depths) == d, 0.0, -1e3) for g, d in zip(problem.groups, depths)),
+    )
+    return best_choice(problem, values).value
