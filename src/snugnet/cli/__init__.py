@@ -1,0 +1,56 @@
+"""The `snugnet` command. Errors a user can meet become one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code: 0, 1 (does not fit), 2 (bad input), 130 (interrupted)."""
+    import typer
+
+    from snugnet.cli.app import register
+    from snugnet.errors import SnugnetError
+
+    # The base of all complaints about the command line itself; typer keeps it to itself.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    command = typer.main.get_command(register())
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        result = command.main(args=words, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except SnugnetError as error:
+        print(f"snugnet: {error}", file=sys.stderr)
+        return error.exit_code
+    except usage_error as error:
+        print(f"snugnet: {_usage(error)}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        print("snugnet: interrupted; what was written is whole, run the same command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `snugnet zoo | head` is no reason for a traceback
+        sys.stderr.close()
+        return 0
+
+
+def _usage(error: BaseException) -> str:
+    """One line: what is wrong, the nearest option or command, where the help is."""
+    import difflib
+
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    wrong = getattr(error, "option_name", None)
+    if context is not None and "Did you mean" not in message and "Possible options" not in message:
+        known = [option for parameter in context.command.params for option in parameter.opts if option.startswith("-")]
+        if wrong is None and message.startswith("No such command"):
+            wrong, known = message.split("'")[1], list(getattr(context.command, "commands", {}))
+        near = difflib.get_close_matches(wrong or "", known, n=1, cutoff=0.4)
+        message += f" Did you mean {near[0]}?" if near else ""
+    path = context.command_path if context is not None else "snugnet"
+    return f"{message} See `{path} --help`."

@@ -1,0 +1,32 @@
+"""The command line: one verb, one call. Each verb lives in a file of its own and is registered here."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+app = typer.Typer(
+    name="snugnet",
+    help="You say what the network may cost; snugnet gives you the most accurate network that costs no more.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# verb -> module with a function of that name. Modules are imported on use of the command line only; importing the
+# package does nothing.
+VERBS = {
+    "spaces": "snugnet.cli.spaces",
+    "show": "snugnet.cli.show",
+    "zoo": "snugnet.cli.zoo",
+}
+
+
+def register() -> typer.Typer:
+    """The app with all verbs."""
+    if not app.registered_commands:
+        for verb, module in VERBS.items():
+            app.command(verb)(getattr(importlib.import_module(module), verb))
+    return app

@@ -1,0 +1,32 @@
+"""One thread per test process: several processes with several threads each crawl on few cores."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("house")
+
+
+@pytest.fixture
+def snug(capsys):
+    """Run the command line in this process: `code, out, err = snug("zoo", "--json")`."""
+    from snugnet.cli import run
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = run(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def one_clear_line(err: str) -> bool:
+    """What every complaint must be: one line that starts with the program's name; no traceback."""
+    lines = err.strip().splitlines()
+    return len(lines) == 1 and lines[0].startswith("snugnet: ") and "Traceback" not in err

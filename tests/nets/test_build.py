@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+
+from snugnet.nets import build, build_plan
+from snugnet.space import heaviest, lightest, preset, sample, zoo
+from snugnet.space.presets import names
+
+
+@pytest.mark.parametrize("name", list(zoo.networks()))
+def test_every_published_network_runs_on_a_batch(name):
+    made = zoo.find(name).network
+    with torch.no_grad():
+        logits = build_plan(made).eval()(torch.randn(2, 3, 64, 64))
+    assert logits.shape == (2, 1000)
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("name", names())
+def test_random_architectures_build_train_and_run(name):
+    space = preset(name, classes=7)
+    rng = np.random.default_rng(0)
+    for architecture in (lightest(space), sample(space, rng), sample(space, rng)):
+        network = build(architecture, space)
+        size = 36 if name.endswith("lowres") else 64
+        loss = network(torch.randn(2, 3, size, size)).square().mean()
+        loss.backward()
+        assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", ["hardcore-lowres", "tfnas-lowres", "attentive-lowres"])
+def test_networks_export(name):
+    space = preset(name, classes=5)
+    network = build(heaviest(space), space).eval()
+    images = torch.randn(2, 3, 28, 28)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
+    more = torch.randn(3, 3, 28, 28)
+    with torch.no_grad():
+        assert torch.allclose(program.module()(more), network(more), atol=1e-5)
+
+
+def test_no_trace_of_the_search_machinery():
+    space = preset("hardcore-lowres")
+    network = build(heaviest(space), space)
+    kinds = {type(m).__module__.split(".")[0] for m in network.modules() if type(m).__module__.startswith("torch")}
+    own = {type(m).__name__ for m in network.modules() if type(m).__module__.startswith("snugnet")}
+    assert kinds == {"torch"}
+    assert own == {"Network", "InvertedResidual", "SqueezeExcite", "ClassifierHead"}
+
+
+def test_blocks_with_a_shortcut_start_as_it_where_the_paper_says_so():
+    space = preset("attentive-lowres")
+    network = build(lightest(space), space)
+    assert all(
+        float(block.project.norm.weight.detach().abs().sum()) == 0 for stage in network.stages for block in stage
+    )

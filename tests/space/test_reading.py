@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from snugnet.errors import BadSpace, DamagedFile, FileTrouble
+from snugnet.space import heaviest, plan, preset
+from snugnet.space.reading import find_space, load_space, space_from_dict, space_to_dict
+
+GOOD = """
+name: mine
+classes: 10
+resolutions: [32]
+stem: {widths: [16], stride: 1}
+stages:
+  - {width: 16, depth: 1, expands: [1]}
+  - {width: 24, depth: [1, 3], stride: 2, kernels: [3, 5], expands: [3, 6], se: [off, on]}
+head: {kind: conv-pool, widths: [256]}
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_space_in_yaml(tmp_path):
+    space = load_space(written(tmp_path, GOOD))
+    assert space.count == 8 + 8**2 + 8**3
+    plan(heaviest(space), space)
+    assert find_space(str(tmp_path / "space.yaml")) == space
+
+
+def test_free_widths_in_yaml(tmp_path):
+    text = GOOD.replace("expands: [3, 6],", "expands: [3, 6], span: [[2, 4], [4, 8]],")
+    space = load_space(written(tmp_path, text))
+    assert space.stages[1].choices[0].span == (2, 4)
+
+
+@pytest.mark.parametrize("name", ["hardcore", "attentive", "hardcore-paper", "hardcore-lowres"])
+def test_there_and_back(name):
+    space = preset(name)
+    assert set(space_from_dict(space_to_dict(space)).stages[1].choices) == set(space.stages[1].choices)
+    assert space_from_dict(yaml.safe_load(yaml.safe_dump(space_to_dict(space)))).count == space.count
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("width: 24", "width: -24", r"stages\[1\].*positive.*-24"),
+        ("depth: [1, 3]", "depth: [3, 1]", r"stages\[1\].*low <= high"),
+        ("kernels: [3, 5]", "kernel: [3, 5]", r"unknown key.*stages\.1\.kernel.*Did you mean 'kernels'"),
+        ("classes: 10", "classes: ten", "classes.*ten"),
+        ("classes: 10", "clases: 10", "missing|unknown key"),
+        ("name: mine", "name: mine\nnmae: x", "unknown key"),
+        ("kind: conv-pool", "kind: pool", "head.kind"),
+        ("resolutions: [32]", "resolutions: []", "resolutions"),
+        ("stride: 2", "stride: 3", "stride"),
+        ("depth: [1, 3]", "depth: [1, 2, 3]", "depth"),
+        ("expands: [3, 6]", "expands: [3, 6], span: [[2, 4]]", "span"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, old, new, message):
+    assert old in GOOD
+    with pytest.raises(BadSpace, match=message) as caught:
+        load_space(written(tmp_path, GOOD.replace(old, new, 1)))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_spaces(tmp_path):
+    with pytest.raises(DamagedFile, match="line"):
+        load_space(written(tmp_path, "a: [1, 2"))
+    with pytest.raises(BadSpace, match="mapping"):
+        load_space(written(tmp_path, "- 1"))
+    with pytest.raises(FileTrouble, match="nowhere"):
+        load_space(tmp_path / "nowhere.yaml")

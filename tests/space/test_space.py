@@ -1,0 +1,298 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snugnet.errors import BadArchitecture, BadInput, BadSpace, SnugnetError, UnknownName
+from snugnet.space import (
+    Architecture,
+    BlockChoice,
+    BlockRules,
+    Head,
+    SearchSpace,
+    Stage,
+    Stem,
+    check,
+    crossover,
+    from_json,
+    heaviest,
+    lightest,
+    mutate,
+    parse,
+    plan,
+    preset,
+    sample,
+    sample_where,
+)
+from snugnet.space.architecture import read_text_form
+from snugnet.space.genes import decode, encode
+from snugnet.space.plan import check_plan, plan_from_json, plan_to_json
+from snugnet.space.presets import PRESETS, names
+from snugnet.space.sampling import crossover_many, mutate_many, sample_many
+from snugnet.space.slots import distinct_parts, slots
+
+
+def small_space(**changes) -> SearchSpace:
+    words = {
+        "name": "small",
+        "classes": 3,
+        "resolutions": (16,),
+        "stem": Stem(widths=(8,), stride=1),
+        "stages": (
+            Stage.of(8, depth=1, expands=(1,)),
+            Stage.of(16, depth=(1, 2), stride=2, kernels=(3, 5), expands=(2, 3), se=(0, 0.25)),
+        ),
+        "head": Head(kind="conv-pool", widths=(32,)),
+    }
+    return SearchSpace(**{**words, **changes})
+
+
+def all_architectures(space: SearchSpace) -> set[Architecture]:
+    """Every member of a tiny space, the slow way: sample until nothing new comes."""
+    rng, found = np.random.default_rng(0), set()
+    for _ in range(200):
+        found |= set(decode(sample_many(space, 200, rng, "networks"), space))
+    return found
+
+
+def test_counts_of_the_papers():
+    assert preset("hardcore").count == (12**2 + 12**3 + 12**4) ** 5
+    assert preset("hardcore-paper").count == 12 * (12**2 + 12**3 + 12**4) ** 5
+    assert preset("attentive").count == 440301256704
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        small_space(),
+        small_space(resolutions=(16, 24), stem=Stem(widths=(8, 12)), head=Head(kind="conv-pool", widths=(8, 16))),
+        small_space(stages=(Stage.of((8, 16), depth=(1, 3), kernels=(3, 5), per="stage"),)),
+        small_space(
+            stages=(
+                Stage(
+                    widths=(4, 6),
+                    depths=(1, 2),
+                    choices=(BlockChoice(kernel=3, expand=1, span=(0.5, 1)), BlockChoice(kernel=5, expand=1)),
+                ),
+            ),
+            stem=Stem(widths=(2, 4)),
+        ),
+    ],
+)
+def test_count_is_exact(space):
+    found = all_architectures(space)
+    assert len(found) == space.count
+    for architecture in found:
+        check(architecture, space)
+
+
+def test_sampling_over_networks_is_uniform():
+    space = small_space()
+    rng = np.random.default_rng(1)
+    drawn = decode(sample_many(space, 20_000, rng, "networks"), space)
+    _, counts = np.unique([str(a) for a in drawn], return_counts=True)
+    expected = 20_000 / space.count
+    chi2 = float(((counts - expected) ** 2 / expected).sum())
+    assert len(counts) == space.count
+    assert chi2 < space.count + 5 * np.sqrt(2 * space.count)
+    shallow = np.mean([a.depths[1] == 1 for a in decode(sample_many(space, 4000, rng), space)])
+    assert 0.45 < shallow < 0.55  # over choices: every depth as likely, though few networks are shallow
+
+
+@pytest.mark.parametrize("name", names())
+def test_round_trips_by_the_thousand(name):
+    space = preset(name)
+    genes = sample_many(space, 10_000 if name in PRESETS else 1_000, np.random.default_rng(2))
+    architectures = decode(genes, space)
+    for architecture in architectures:
+        assert parse(str(architecture), space) == architecture
+        assert from_json(architecture.to_json(), space) == architecture
+    assert decode(encode(architectures[:300], space), space) == architectures[:300]
+
+
+@pytest.mark.parametrize("name", names())
+def test_mutation_and_crossover_stay_in_the_space(name):
+    space = preset(name)
+    rng = np.random.default_rng(3)
+    one, other = sample(space, rng), sample(space, rng)
+    assert mutate(space, one, rng, 0.0) == one
+    assert crossover(space, one, one, rng) == one
+    genes = sample_many(space, 300, rng)
+    for child in (
+        *decode(mutate_many(space, genes, rng, 0.3), space),
+        *decode(crossover_many(space, genes, genes.take(slice(None, None, -1)), rng), space),
+        mutate(space, one, rng, 1.0),
+        crossover(space, one, other, rng),
+    ):
+        check(child, space)
+
+
+def test_sampling_is_seeded_and_bounded():
+    space = preset("hardcore")
+    assert sample(space, np.random.default_rng(4)) == sample(space, np.random.default_rng(4))
+    with pytest.raises(BadInput, match="at least one of 7"):
+        sample_where(space, np.random.default_rng(0), lambda _: False, max_tries=7)
+    assert sample_where(space, np.random.default_rng(0), lambda a: a.depths[1] == 2).depths[1] == 2
+    with pytest.raises(BadInput, match="probability"):
+        mutate(space, lightest(space), np.random.default_rng(0), 1.5)
+
+
+@pytest.mark.parametrize("name", names())
+def test_extremes_belong_and_plans_fit_together(name):
+    space = preset(name)
+    for architecture in (heaviest(space), lightest(space), sample(space, np.random.default_rng(5))):
+        made = plan(architecture, space)
+        check_plan(made)
+        assert plan_from_json(plan_to_json(made)) == made
+        missing = set(made.parts) - set(distinct_parts(space, widths_per_span=10**6 if "tf" in name else 3))
+        assert not missing
+
+
+def test_slots_hold_the_parts_of_every_network():
+    space = preset("hardcore")
+    arranged = slots(space)
+    architecture = sample(space, np.random.default_rng(6))
+    made = plan(architecture, space)
+    for stage, blocks in zip(made.stages, arranged.blocks):
+        for part, offered in zip(stage, blocks):
+            assert part in offered
+    assert len(distinct_parts(space)) == 1 + 1 + 5 * 2 * 12 + 1
+    with pytest.raises(BadSpace, match="several input resolutions"):
+        slots(preset("attentive"))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            "r224 c32 | c16 k3e1 | c24 k5e3 | c40 2*k5e3 | c80 2*k3e3 | c112 2*k3e3 | c192 2*k3e3 | f1280",
+            "depth of stage 2",
+        ),
+        (
+            "r225 c32 | c16 k3e1 | c24 2*k5e3 | c40 2*k5e3 | c80 2*k3e3 | c112 2*k3e3 | c192 2*k3e3 | f1280",
+            "resolution",
+        ),
+        (
+            "r224 c32 | c16 k3e1 | c24 2*k7e3 | c40 2*k5e3 | c80 2*k3e3 | c112 2*k3e3 | c192 2*k3e3 | f1280",
+            "stage 2, block 1",
+        ),
+        (
+            "r224 c32 | c16 k3e1 | c24 2*k5e3 | c41 2*k5e3 | c80 2*k3e3 | c112 2*k3e3 | c192 2*k3e3 | f1280",
+            "width of stage 3",
+        ),
+        (
+            "r224 c32 | c16 k3e1 | c24 2*k5e3:9 | c40 2*k5e3 | c80 2*k3e3 | c112 2*k3e3 | c192 2*k3e3 | f1280",
+            "stage 2, block 1",
+        ),
+        ("r224 c32 | c16 k3e1 | c24 2*k5e3 | f1280", "number of stages"),
+        ("r224 c32 | c16 k3e1", "separated by"),
+        ("r224 c32 | c16 k3e1 | c24 k3e3 f1280", "ends with"),
+        ("r224 c32 | c16 | f1280", "stage 1"),
+        ("r224 c32 | c16 999999999*k3e1 | f1280", "repeat"),
+        ("hello", "separated by"),
+        ("", "separated by"),
+    ],
+)
+def test_what_is_not_in_the_space_is_refused_with_its_place(text, place):
+    with pytest.raises(BadArchitecture, match=place):
+        parse(text, preset("hardcore"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"stem": "x"}, {"stages": 3}, {"stages": [{}]}, {"more": 1}, {"head": None}, {"head": True}]
+)
+def test_malformed_json_is_refused(change):
+    space = preset("hardcore")
+    value = {**lightest(space).to_json(), **change}
+    with pytest.raises(BadArchitecture):
+        from_json(value, space)
+
+
+@given(st.text(alphabet="rckefs0123456789|*:. ", max_size=60))
+def test_any_text_is_read_or_refused_never_a_crash(text):
+    try:
+        architecture = read_text_form(text)
+    except BadArchitecture:
+        return
+    assert read_text_form(str(architecture)) == architecture
+
+
+numbers = st.one_of(st.integers(-2, 9), st.sampled_from([0.5, -1.0]))
+
+
+@given(
+    st.lists(st.integers(-4, 40), max_size=3),
+    st.lists(st.integers(-1, 4), max_size=3),
+    st.integers(-1, 4),
+    st.lists(st.tuples(numbers, numbers, numbers), max_size=3),
+)
+def test_a_stage_is_sound_or_refused(widths, depths, stride, choices):
+    try:
+        stage = Stage(
+            widths=tuple(widths),
+            depths=tuple(depths),
+            stride=stride,
+            choices=tuple(BlockChoice(kernel=k, expand=e, se=s) for k, e, s in choices),
+        )
+        space = small_space(stages=(stage,))
+    except SnugnetError:
+        return
+    assert min(widths) > 0
+    assert list(widths) == sorted(set(widths))
+    assert min(depths) > 0
+    assert stride in (1, 2)
+    rng = np.random.default_rng(0)
+    for architecture in decode(sample_many(space, 5, rng), space):
+        check(architecture, space)
+        plan(architecture, space)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stage.of(8, depth=(4, 2)),
+        lambda: Stage.of(-8, depth=1),
+        lambda: Stage.of(8, depth=0),
+        lambda: Stage.of(8, depth=1, kernels=(4,)),
+        lambda: Stage.of(8, depth=1, kernels=(3, 3)),
+        lambda: Stage.of(8, depth=1, kernels=()),
+        lambda: Stage.of(8, depth=1, act="gelu"),
+        lambda: Stage(widths=(8,), depths=(1,), choices=(BlockChoice(kernel=3, expand=3, span=(4, 5)),)),
+        lambda: Head(kind="pool-conv", widths=(8,)),
+        lambda: Head(kind="conv-pool", widths=(8,), hidden=9),
+        lambda: small_space(classes=1),
+        lambda: small_space(stages=()),
+        lambda: small_space(resolutions=(32, 16)),
+        lambda: small_space(name=""),
+        lambda: BlockRules(shortcut="sometimes"),
+    ],
+)
+def test_contradictions_are_refused(make):
+    with pytest.raises(BadSpace):
+        make()
+
+
+def test_presets_take_classes_resolution_width():
+    space = preset("hardcore", classes=10, resolution=160, width=0.5)
+    assert (space.classes, space.resolutions, space.stages[1].widths) == (10, (160,), (16,))
+    assert preset("HardCoRe").name == "hardcore"
+    low = preset("hardcore-lowres", resolution=32)
+    assert low.stem.stride == 1
+    assert low.total_stride == 8
+    assert preset("hardcore-lowres", resolution=64).stem.stride == 2
+    for options in ({"resolution": 28}, {"resolution": -5}, {"width": 0}, {"width": -1}):
+        with pytest.raises(BadInput):
+            preset("hardcore", **options)
+    with pytest.raises(UnknownName, match="Did you mean 'hardcore'"):
+        preset("hardcor")
+
+
+def test_an_architecture_is_a_value():
+    space = preset("hardcore")
+    one, same = lightest(space), lightest(space)
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({one, same, heaviest(space)}) == 2
+    assert replace(one, resolution=192) != one
