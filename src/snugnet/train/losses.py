@@ -1,0 +1,118 @@
+"""Losses of classification and distillation, all from logits and all in float32 or better.
+
+Targets are probabilities [N, classes] (mixup makes them soft); results are means over the batch. The teacher's logits
+are never differentiated. The adaptive alpha-divergence is AlphaNet's: of two divergences, one punishing a student
+that misses what the teacher sees and one punishing a student that sees what the teacher does not, each sample takes
+the worse.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from snugnet.errors import BadInput
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Cross entropy to soft targets, with `smoothing` of the weight spread evenly over all classes."""
+    if logits.shape[-1] != targets.shape[-1]:
+        raise BadInput(
+            "the network must have an output for each class of the data",
+            value=f"{logits.shape[-1]} outputs for {targets.shape[-1]} classes",
+            remedy=f"Build the space with classes={targets.shape[-1]}.",
+        )
+    log_q = _log_softmax(logits)
+    wanted = (targets * (1 - smoothing) + smoothing / targets.shape[-1]).to(log_q.dtype)
+    return -(wanted * log_q).sum(-1).mean()
+
+
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """-sum p_T log q_T, the teacher's softened answer as target."""
+    p = _log_softmax(teacher.detach(), temperature).exp()
+    return -(p * _log_softmax(student, temperature)).sum(-1).mean()
+
+
+def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(p_T || q_T), without the factor T^2."""
+    log_p = _log_softmax(teacher.detach(), temperature)
+    log_q = _log_softmax(student, temperature)
+    return (log_p.exp() * _gap(log_p, log_q)).sum(-1).mean()
+
+
+def distillation(
+    student: Tensor,
+    teacher: Tensor,
+    targets: Tensor,
+    *,
+    weight: float = 0.9,
+    temperature: float = 1.0,
+    smoothing: float = 0,
+) -> Tensor:
+    """(1 - b) * cross entropy + b * T^2 * KL(p_T || q_T)."""
+    hard = cross_entropy(student, targets, smoothing)
+    return (1 - weight) * hard + weight * temperature**2 * kl_divergence(student, teacher, temperature)
+
+
+def alpha_divergence(student: Tensor, teacher: Tensor, alpha: float, *, clip: float | None = 5.0) -> Tensor:
+    """D_a(p || q) of every sample [N], with r^a = (p/q)^a cut at `clip` (never at a = 1, nor at a = 0)."""
+    log_p, log_q = _log_softmax(teacher.detach()), _log_softmax(student)
+    ratio = _gap(log_p, log_q)
+    if alpha == 1:
+        return (log_p.exp() * ratio).sum(-1)
+    if alpha == 0:
+        return -(log_q.exp() * ratio).sum(-1)
+    return (_weighted_power(log_q, ratio, alpha, clip) - log_q.exp()).sum(-1) / (alpha * (alpha - 1))
+
+
+def adaptive_alpha(
+    student: Tensor, teacher: Tensor, *, alpha_min: float = -1.0, alpha_max: float = 1.0, clip: float = 5.0
+) -> tuple[Tensor, Tensor]:
+    """AlphaNet's loss: (surrogate to differentiate, true divergence to read), both means over the batch.
+
+    A sample follows alpha_min where that divergence is the larger one, else alpha_max. The surrogate's value means nothing
+    and may be negative; its gradient is the divergence's, with the clipped ratio held constant.
+    """
+    value_min = alpha_divergence(student.detach(), teacher, alpha_min, clip=clip)
+    value_max = alpha_divergence(student.detach(), teacher, alpha_max, clip=clip)
+    surrogate_min = _surrogate(student, teacher, alpha_min, clip)
+    surrogate_max = _surrogate(student, teacher, alpha_max, clip)
+    lower = value_min > value_max
+    surrogate = torch.where(lower, surrogate_min, surrogate_max).mean()
+    return surrogate, torch.maximum(value_min, value_max).mean()
+
+
+def _surrogate(student: Tensor, teacher: Tensor, alpha: float, clip: float | None) -> Tensor:
+    """-sum stop(q * rho) log q with rho = w/a + 1/(a (a-1)); rho = r at a = 1 and log r - 1 at a = 0."""
+    log_p, log_q = _log_softmax(teacher.detach()), _log_softmax(student)
+    fixed = log_q.detach()
+    ratio = _gap(log_p, fixed)
+    if alpha == 1:
+        factor = log_p.exp()  # q * r, without a division
+    elif alpha == 0:
+        factor = fixed.exp() * (ratio - 1)
+    else:
+        factor = _weighted_power(fixed, ratio, alpha, clip) / alpha + fixed.exp() / (alpha * (alpha - 1))
+    return -(factor * log_q.clamp(min=_FLOOR)).sum(-1)
+
+
+_FLOOR = -1e30  # stands for the logarithm of zero, so that 0 * log 0 is 0
+
+
+def _log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    precise = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    return functional.log_softmax(precise / temperature, -1)
+
+
+def _gap(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """log(p/q), finite for any finite logits."""
+    return log_p.clamp(min=_FLOOR) - log_q.clamp(min=_FLOOR)
+
+
+def _weighted_power(log_q: Tensor, ratio: Tensor, alpha: float, clip: float | None) -> Tensor:
+    """q * min(r^a, clip), added in log space: neither factor is ever formed, so neither can overflow."""
+    exponent = alpha * ratio
+    return (log_q + (exponent if clip is None else exponent.clamp(max=math.log(clip)))).exp()

@@ -1,0 +1,28 @@
+"""A step through given paths, alone or taught in place by the heaviest network of the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from snugnet.space.sampling import heaviest
+from snugnet.train.losses import cross_entropy, distillation
+from snugnet.train.method import Step
+
+
+def paths_step(step: Step, paths: Any, smoothing: float, distill: float, temperature: float) -> dict[str, Tensor]:
+    """Backward passes of one step; the teacher's pass, if any, comes first and learns from the labels only."""
+    if distill == 0:
+        loss = cross_entropy(step.net(step.images, paths), step.targets, smoothing)
+        step.backward(loss)
+        return {"loss": loss.detach()}
+    teacher = step.net(step.images, heaviest(step.net.space))
+    teacher_loss = cross_entropy(teacher, step.targets, smoothing)
+    step.backward(teacher_loss)
+    student = step.net(step.images, paths)
+    loss = distillation(
+        student, teacher.detach(), step.targets, weight=distill, temperature=temperature, smoothing=smoothing
+    )
+    step.backward(loss)
+    return {"loss": loss.detach(), "teacher_loss": teacher_loss.detach()}

@@ -1,0 +1,133 @@
+"""Every method passes one suite; then what each is for."""
+
+import pytest
+import torch
+from standin import Plain, Standin
+
+from snugnet.errors import BadInput
+from snugnet.space.sampling import heaviest
+from snugnet.train import methods
+from snugnet.train.dice import Dice
+from snugnet.train.method import Step
+
+MADE = {name: make() for name, make in methods.METHODS.items()}
+
+
+class Watched:
+    """Passes calls on to a model and remembers them."""
+
+    def __init__(self, model):
+        self.model, self.calls = model, []
+
+    def __call__(self, images, *path):
+        self.calls.append(path[0] if path else None)
+        return self.model(images, *path)
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+
+def one_step(method, model, shard=0, teacher=None, number=0):
+    net, losses = Watched(model), []
+    generator = torch.Generator().manual_seed(shard)
+
+    def backward(loss):
+        losses.append(loss.item())
+        loss.backward()
+
+    dice = Dice(0).at("step", number)
+    step = Step(
+        net=net,
+        images=torch.rand(6, 3, 8, 8, generator=generator),
+        targets=torch.eye(4)[[0, 1, 2, 3, 0, 1]],
+        shared=dice,
+        own=dice.at("shard", shard),
+        backward=backward,
+        teacher=teacher,
+        epoch=0.0,
+    )
+    return net, losses, method.step(step)
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_contract(name):
+    method = MADE[name]
+    method.check()
+    assert method.describe()["lr"] == method.lr
+    runs = []
+    for _ in range(2):
+        model = Standin(dropout=0) if method.elastic else Plain()
+        method.begin(model)
+        _, losses, metrics = one_step(method, model, teacher=Plain(1).eval())
+        assert losses and not metrics["loss"].requires_grad and metrics["loss"].isfinite()
+        runs.append((losses, [None if p.grad is None else p.grad.clone() for p in model.parameters()]))
+    assert runs[0][0] == runs[1][0]
+    assert any(g is not None and g.abs().sum() > 0 for g in runs[0][1])
+    assert all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(runs[0][1], runs[1][1]))
+
+
+def test_paper_settings_are_the_defaults():
+    first, second = methods.heaviest(), methods.multipath()
+    assert (first.epochs, second.epochs) == (250, 100)
+    assert (second.lr, second.momentum, second.nesterov, second.weight_decay) == (0.1, 0.9, True, 1e-4)
+    assert (second.label_smoothing, second.mixup, second.auto_augment) == (0.1, 0.2, "imagenet")
+
+
+def test_heaviest_runs_the_heaviest_only():
+    net, _, _ = one_step(methods.heaviest(), Standin())
+    assert net.calls == [heaviest(net.space)]
+
+
+def test_multipath_gives_every_image_a_path_and_every_shard_others():
+    first, _, _ = one_step(methods.multipath(), Standin())
+    other, _, _ = one_step(methods.multipath(), Standin(), shard=1)
+    assert len(first.calls[0]) == 6
+    assert (first.calls[0].choice != other.calls[0].choice).any()
+
+
+def test_singlepath_agrees_between_shards_and_changes_between_steps():
+    calls = [one_step(methods.singlepath(), Standin(), shard=shard)[0].calls for shard in (0, 1)]
+    assert calls[0] == calls[1]
+    later = [one_step(methods.singlepath(), Standin(), number=n)[0].calls[0] for n in range(12)]
+    assert len(set(later)) > 3
+
+
+@pytest.mark.parametrize("make", [methods.multipath, methods.singlepath])
+def test_in_place_distillation_hears_the_heaviest_first(make):
+    net, losses, metrics = one_step(make(distill=0.7), Standin(dropout=0))
+    assert net.calls[0] == heaviest(net.space) and len(losses) == 2
+    assert losses[0] == pytest.approx(metrics["teacher_loss"].item()) and losses[1] == pytest.approx(
+        metrics["loss"].item()
+    )
+
+
+def test_sorting_happens_at_the_start_of_a_phase():
+    model = Standin()
+    methods.multipath(sort_channels=True).begin(model)
+    methods.multipath().begin(model)
+    assert model.sorted == 1
+
+
+def test_finetune_needs_its_teacher():
+    with pytest.raises(BadInput, match="teacher"):
+        one_step(methods.finetune(), Plain())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"epochs": 0},
+        {"lr": 0},
+        {"lr_per": 0},
+        {"ema": 1.0},
+        {"label_smoothing": 1.0},
+        {"momentum": 1.0},
+        {"mixup": -0.1},
+        {"warmup_epochs": 300},
+        {"clip_norm": 1.0, "clip_value": 1.0},
+        {"split": "all"},
+    ],
+)
+def test_settings_out_of_range(bad):
+    with pytest.raises(BadInput):
+        methods.multipath(**bad).check()

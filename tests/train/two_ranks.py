@@ -1,0 +1,24 @@
+"""Started by torchrun in test_processes: trains the stand-in and leaves its weights, and each rank's own, in a folder."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from standin import Standin, toy_data
+
+from snugnet.train import methods, train
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    net = Standin(seed=rank)  # the ranks start apart; the first one's weights must win
+    method = methods.multipath(epochs=5, auto_augment="cifar10", shift=1, clip_norm=5.0)
+    train(net, toy_data(), method, batch=48, out=out / "run", judge=None, device="cpu", tensorboard=False)
+    save_file({name: t.contiguous() for name, t in net.state_dict().items()}, out / f"rank{rank}.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
