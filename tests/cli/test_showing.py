@@ -46,7 +46,14 @@ def test_show_an_architecture(snug, tmp_path):
     assert json.loads(snug("show", str(path), "--space", "hardcore", "--json")[1])["mmacs"] == shown["mmacs"]
 
 
-BAD_YAML = "name: a\nclasses: 2\nresolutions: [8]\nstem: {widths: [8]}\nstages: [{width: WIDTH, depth: DEPTH}]\nhead: {widths: [8]}\n"
+BAD_YAML = """
+name: a
+classes: 2
+resolutions: [8]
+stem: {widths: [8]}
+stages: [{width: WIDTH, depth: DEPTH}]
+head: {widths: [8]}
+"""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 
 from snugnet.errors import BadInput
 from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.genes import FloatArray, Genes, concatenate, decode, encode, shape
+from snugnet.space.genes import FloatArray, Genes, IntArray, concatenate, decode, encode, shape
 from snugnet.space.space import BlockChoice, SearchSpace
 
 Over = Literal["choices", "networks"]
@@ -29,14 +29,15 @@ def sample(space: SearchSpace, rng: np.random.Generator, over: Over = "choices")
 def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
     """n random architectures as genes."""
     stages, depth = shape(space)
+    size = (n, stages, depth)
     genes = Genes(
         resolution=rng.integers(len(space.resolutions), size=n),
         stem=rng.integers(len(space.stem.widths), size=n),
         head=rng.integers(len(space.head.widths), size=n),
         width=np.stack([rng.integers(len(stage.widths), size=n) for stage in space.stages], axis=1),
         depth=np.stack([rng.integers(len(stage.depths), size=n) for stage in space.stages], axis=1),
-        choice=np.stack([rng.integers(len(stage.choices), size=(n, depth)) for stage in space.stages], axis=1),
-        position=rng.random((n, stages, depth)),
+        choice=_choices(space, n, depth, rng),
+        position=rng.random(size) if any(s.has_span for s in space.stages) else np.zeros(size),
     )
     if over == "networks":
         _reweigh(space, genes, rng)
@@ -115,6 +116,14 @@ def _extreme(space: SearchSpace, end: int) -> Architecture:
         made.append(StageChoice(width=width, blocks=tuple(blocks)))
         before = width
     return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
+
+
+def _choices(space: SearchSpace, n: int, depth: int, rng: np.random.Generator) -> IntArray:
+    drawn = np.zeros((n, len(space.stages), depth), dtype=np.int64)
+    for s, stage in enumerate(space.stages):
+        slots = 1 if stage.per == "stage" else stage.max_depth
+        drawn[:, s, :slots] = rng.integers(len(stage.choices), size=(n, slots))
+    return drawn
 
 
 def _reweigh(space: SearchSpace, genes: Genes, rng: np.random.Generator) -> None:
