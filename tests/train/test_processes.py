@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from standin import Plain, Standin, same, toy_data, weights
+from two_ranks import PHASES
 
-from snugnet.train import methods, train
+from snugnet.train import train
 from snugnet.train.processes import Shards, start
 
 
@@ -29,8 +30,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
     ranks = [load_file(tmp_path / f"rank{i}.safetensors") for i in (0, 1)]
     assert same(ranks[0], ranks[1])
     alone = Standin()
-    method = methods.multipath(epochs=5, auto_augment="cifar10", shift=1, clip_norm=5.0)
-    result = train(alone, toy_data(), method, batch=48, accumulate=2, judge=None, device="cpu")
+    result = train(alone, toy_data(), PHASES, batch=48, accumulate=2, judge=None, device="cpu")
     assert result.steps == 20
     for name, tensor in weights(alone).items():
         assert torch.allclose(tensor.float(), ranks[0][name].float(), rtol=0, atol=1e-5), name

@@ -10,13 +10,17 @@ from standin import Standin, toy_data
 
 from snugnet.train import methods, train
 
+PHASES = [
+    methods.multipath(epochs=3, auto_augment="cifar10", shift=1, clip_norm=5.0),
+    methods.singlepath(epochs=2, auto_augment=None),
+]
+
 
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     net = Standin(seed=rank)  # the ranks start apart; the first one's weights must win
-    method = methods.multipath(epochs=5, auto_augment="cifar10", shift=1, clip_norm=5.0)
-    train(net, toy_data(), method, batch=48, out=out / "run", judge=None, device="cpu", tensorboard=False)
+    train(net, toy_data(), PHASES, batch=48, out=out / "run", judge=None, device="cpu", tensorboard=False)
     save_file({name: t.contiguous() for name, t in net.state_dict().items()}, out / f"rank{rank}.safetensors")
 
 
