@@ -40,7 +40,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
     result = train(
         again,
         toy_data(),
-        method,
+        PHASES,
         batch=48,
         accumulate=2,
         judge=None,

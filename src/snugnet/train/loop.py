@@ -205,7 +205,8 @@ class Loop:
                 yield step * self._options.batch + shard * self._shard_size()
 
     def _shard_size(self) -> int:
-        return self._options.batch // self._shards.total
+        size: int = self._options.batch // self._shards.total
+        return size
 
     def _dice(self) -> Dice:
         return Dice(self._options.seed).at("phase", self.position.phase)

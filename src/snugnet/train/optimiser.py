@@ -26,9 +26,14 @@ def build(model: nn.Module, method: Method, *, fused: bool) -> torch.optim.SGD:
         for group, decay in ((decays, method.weight_decay), (spared, 0.0))
         if group
     ]
-    return torch.optim.SGD(
-        groups, lr=method.lr, momentum=method.momentum, nesterov=method.nesterov and method.momentum > 0, fused=fused
-    )
+    nesterov = method.nesterov and method.momentum > 0
+    sgd = torch.optim.SGD(groups, lr=method.lr, momentum=method.momentum, nesterov=nesterov, fused=fused)
+    if method.momentum > 0:
+        # A momentum of zero steps like none at all; and torch's fused step fails when only some parameters have one,
+        # which happens whenever a path was not taken in the first step.
+        for parameter in parameters:
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
 
 
 def learning_rate(method: Method, step: int, steps: int, steps_per_epoch: int, batch: int) -> float:
@@ -41,19 +46,15 @@ def learning_rate(method: Method, step: int, steps: int, steps_per_epoch: int, b
 
 
 def momenta(model: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
-    """Momentum by parameter name; parameters that never had a gradient have none."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        buffer = optimiser.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            found[name] = buffer
-    return found
+    """Momentum by parameter name."""
+    named = model.named_parameters()
+    return {name: optimiser.state[p]["momentum_buffer"] for name, p in named if p in optimiser.state}
 
 
 def restore_momenta(model: nn.Module, optimiser: torch.optim.SGD, saved: dict[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         if name in saved:
-            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(saved[name])
+            optimiser.state[parameter]["momentum_buffer"].copy_(saved[name])
 
 
 @final

@@ -74,7 +74,7 @@ class Shards:
         buffers = list(model.buffers())
         self._statistics = [b for b in buffers if b.is_floating_point()]
         self._counters = [b for b in buffers if not b.is_floating_point()]
-        self.total = fabric.world_size * accumulate
+        self.total: int = fabric.world_size * accumulate
         self._before: list[Tensor] = []
         self._sums: list[Tensor] = []
 
