@@ -1,6 +1,7 @@
 """Block-coordinate stochastic Frank-Wolfe inside hard budgets (HardCoRe-NAS, algorithm 1).
 
-    pick alpha or beta at random;   xi = argmin <gradient, xi>  over the block's simplices and budgets, the other block fixed;
+    pick a block, alpha or beta, at random
+    xi = argmin <gradient, xi>   over the block's simplices and the budgets, the other block fixed
     block <- (1 - gamma_t) block + gamma_t xi,      gamma_t = 4 / (t + 4)
 
 The feasible set of both blocks together is not convex, that of one block is: so every iterate meets every budget. It is
@@ -121,7 +122,9 @@ def frank_wolfe(
     """Take `steps` steps from a fitting point, or from where a state left off (its generator state replaces `rng`'s)."""
     trace: list[TraceRow] = []
     state = start if isinstance(start, FrankWolfeState) else FrankWolfeState(step=0, point=start)
-    for state, row in iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum):
+    taken = iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum)
+    for after, row in taken:
+        state = after
         trace.append(row)
     status = Status(
         Outcome.FEASIBLE, f"{len(trace)} steps taken, every one inside every limit; more steps may improve it"

@@ -156,7 +156,7 @@ def _least_share(problem: Problem, time_limit: float) -> Solution[Choice]:
 def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: float) -> Solution[Choice]:
     """minimise rho  subject to  cost_k <= rho * limit_k  for positive limits, cost_k <= 0 for zero limits."""
     n, m = len(problem.option_slot), problem.runs.shape[1]
-    lp = joint_model(problem, np.zeros(n + m), integer=True)
+    lp = joint_model(problem, np.zeros(n + m), integer=True, cap=np.inf)
     highs = quiet_highs(
         mip_feasibility_tolerance=HIGHS_FEASIBILITY,
         primal_feasibility_tolerance=HIGHS_FEASIBILITY,
@@ -166,7 +166,7 @@ def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: 
     )
     highs.passModel(lp)
     rows = np.flatnonzero(positive).astype(np.int32)
-    shares: Floats = problem.base[problem.limited] / np.maximum(problem.limit, 1e-300)
+    shares: Floats = problem.base[problem.limited] / problem.limit_scale
     for row in rows:
         highs.changeRowBounds(int(row), -np.inf, float(-shares[row]))
     highs.addCol(1.0, 0.0, np.inf, len(rows), rows, -np.ones(len(rows)))

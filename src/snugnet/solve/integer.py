@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from snugnet.errors import BadInput
+from snugnet.solve.greedy import greedy
 from snugnet.solve.joint import relax
 from snugnet.solve.milp import programme
 from snugnet.solve.problem import Choice, Problem, Values
@@ -48,7 +49,7 @@ def best_choices(
     if relaxed is None:
         return Solution(found=(), status=Status(Outcome.INFEASIBLE, _nothing_fits(problem)))
     swept = Sweep(problem, values, relaxed.prices, count=count, deadline=begun + time_limit * _SWEEP_SHARE).run()
-    known = _known(problem, values, swept, count)
+    known = _known(problem, values, swept, relaxed.rounded, count)
     best = problem.value(values, known[0]) if known else -np.inf
     bound = max(swept.bound, best) if swept.proven else max(min(swept.bound, relaxed.bound), best)
     if swept.proven or (len(known) >= count and _gap(best, bound) <= gap and gap > 0):
@@ -64,12 +65,13 @@ def best_choices(
     return _report(problem, chosen, value, max(bound, value), count, solved.proven, begun, sweep=False)
 
 
-def _known(problem: Problem, values: Values, swept: Swept, count: int) -> tuple[Choice, ...]:
-    """What the sweep saw; if nothing, a light network that fits: a time limit must not come back empty-handed."""
-    if swept.choices or swept.proven:
+def _known(problem: Problem, values: Values, swept: Swept, rounded: Choice, count: int) -> tuple[Choice, ...]:
+    """What the sweep saw; if that proves nothing, also a rounding and light networks: time must not run out on nothing."""
+    if swept.proven:
         return swept.choices
-    light = [problem.lightest(), *(problem.cheapest(name) for name in problem.limits)]
-    fitting = {c for c in light if problem.is_feasible(c)}
+    repaired = greedy(problem, values, rounded)
+    light = [repaired, problem.lightest(), *(problem.cheapest(name) for name in problem.limits)]
+    fitting = {*swept.choices, *(c for c in light if problem.is_feasible(c))}
     return tuple(sorted(fitting, key=lambda c: (-problem.value(values, c), c.depths, c.options))[:count])
 
 

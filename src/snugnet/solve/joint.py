@@ -21,6 +21,7 @@ from snugnet.solve.problem import TOLERANCE, Choice, Floats, Problem, Values
 from snugnet.solve.warm_simplex import quiet_highs
 
 HIGHS_FEASIBILITY: Final = 1e-10  # HiGHS's finest
+_FAR_TOO_DEAR: Final = 10.0
 
 
 def flat_values(problem: Problem, values: Values) -> Floats:
@@ -33,19 +34,21 @@ def flat_values(problem: Problem, values: Values) -> Floats:
     return flat
 
 
-def joint_model(problem: Problem, objective: Floats, *, integer: bool) -> highspy.HighsLp:
+def joint_model(problem: Problem, objective: Floats, *, integer: bool, cap: float = _FAR_TOO_DEAR) -> highspy.HighsLp:
     """The model above, minimising `objective` [N + M]. Budget rows come first, each in units of its limit.
 
     Their right-hand side has half of TOLERANCE added: with HiGHS at its finest tolerance an architecture exactly at the
-    limit is never lost, and whatever is let in still fits within TOLERANCE.
+    limit is never lost, and whatever is let in still fits within TOLERANCE. Option costs are cut at `cap` limits: such an
+    option is out either way, and enormous coefficients would only cost the solver its accuracy.
     """
     n, m, limited = len(problem.option_slot), problem.runs.shape[1], problem.limited
     slots, groups = len(problem.slot_sizes), len(problem.groups)
-    scale = np.maximum(problem.limit, 1e-300)
+    scale = problem.limit_scale
     choose = sp.csr_matrix((np.ones(n), (problem.option_slot, np.arange(n))), shape=(slots, n))
     depth_group = np.repeat(np.arange(groups), problem.depth_sizes)
     simplex = sp.csr_matrix((np.ones(m), (depth_group, np.arange(m))), shape=(groups, m))
-    budgets = sp.csr_matrix(problem.theta[limited] / scale[:, None]) if len(limited) else sp.csr_matrix((0, n))
+    shares = problem.theta[limited] / scale[:, None]
+    budgets = sp.csr_matrix(np.minimum(shares, cap)) if len(limited) else sp.csr_matrix((0, n))
     matrix = sp.block_array([[budgets, None], [choose, sp.csr_matrix(-problem.runs)], [None, simplex]], format="csc")
     room = (problem.limit - problem.base[limited]) / scale + np.where(problem.limit > 0, TOLERANCE / 2, 0.0)
     lp = highspy.HighsLp()
@@ -62,10 +65,11 @@ def joint_model(problem: Problem, objective: Floats, *, integer: bool) -> highsp
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The joint LP: an upper bound of every choice's worth, and the price of each limit (worth per unit, >= 0)."""
+    """The joint LP: a bound on every choice's worth, the price of each limit, and its optimum rounded to the light side."""
 
     bound: float
-    prices: Floats  # [limited]
+    prices: Floats  # [limited] worth per unit, >= 0
+    rounded: Choice  # nearly optimal where it fits, which it mostly does: few slots of a vertex are fractional
 
 
 def relax(problem: Problem, values: Values) -> Relaxation | None:
@@ -75,11 +79,27 @@ def relax(problem: Problem, values: Values) -> Relaxation | None:
     highs = quiet_highs(solver="simplex", presolve="off", primal_feasibility_tolerance=HIGHS_FEASIBILITY)
     highs.passModel(joint_model(problem, -flat / span, integer=False))
     highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
         return None
-    duals = np.array(highs.getSolution().row_dual[: len(problem.limited)])
-    prices = np.maximum(-duals, 0.0) * span / np.maximum(problem.limit, 1e-300)
-    return Relaxation(-highs.getInfo().objective_function_value * span, prices)
+    if status != highspy.HighsModelStatus.kOptimal:
+        raise ArithmeticError(f"HiGHS left an LP of {len(flat)} columns as {highs.modelStatusToString(status)}")
+    solution = highs.getSolution()
+    duals = np.array(solution.row_dual[: len(problem.limited)])
+    prices = np.maximum(-duals, 0.0) * span / problem.limit_scale
+    rounded = _to_the_light_side(problem, np.array(solution.col_value))
+    return Relaxation(-highs.getInfo().objective_function_value * span, prices, rounded)
+
+
+def _to_the_light_side(problem: Problem, columns: Floats) -> Choice:
+    """Of everything that carries weight, the shallowest depth and the lightest option."""
+    n = len(problem.option_slot)
+    depths = [
+        min((d for d, y in zip(g.depths, ys) if y > 1e-6), default=min(g.depths))
+        for g, ys in zip(problem.groups, problem.split_beta(columns[n:]))
+    ]
+    load = np.where(columns[:n] > 1e-6, problem.load(), np.inf)
+    return problem.choice([int(np.argmin(part)) for part in problem.split_alpha(load)], depths)
 
 
 def read_choice(problem: Problem, column_values: Floats) -> Choice:

@@ -132,7 +132,9 @@ class _Blocks:
         base, limit = self._base, self._limit
         if (base > limit * (1 + TOLERANCE)).any():
             return None
-        scale = np.maximum(np.maximum(limit - base, TOLERANCE * limit), 1e-300)
+        # Rows in units of the room there is, unless that is next to nothing: coefficients must stay moderate.
+        scale = np.maximum(np.maximum(limit - base, TOLERANCE * limit), 1e-6 * rows.max(axis=1))
+        scale = np.where(scale > 0, scale, 1.0)
         scaled, tighter = rows / scale[:, None], np.full(len(limit), _ROUNDING)
         kept: Solution[Floats] | None = None
         for _ in range(_REPAIRS):

@@ -44,7 +44,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceCosts:
-    """What everything costs in one resource: `base` for the fixed parts, `costs[s][c]` for option c in slot s (in `unit`)."""
+    """What everything costs in one resource, in `unit`: `base` for the fixed parts, `costs[s][c]` for option c in slot s."""
 
     name: str
     unit: str
@@ -178,6 +178,12 @@ class Problem:
         """[limited] the limits, in the order of `limited`."""
         return np.array([self.limits[self.names[k]] for k in self.limited], float)
 
+    @cached_property
+    def limit_scale(self) -> Floats:
+        """[limited] what costs are measured by: the limit, or for a limit of zero the largest cost there is."""
+        dearest = self.theta[self.limited].max(axis=1) if len(self.limited) else self.limit
+        return np.where(self.limit > 0, self.limit, np.where(dearest > 0, dearest, 1.0))
+
     def flat_alpha(self, alpha: Sequence[Floats]) -> Floats:
         return _joined(alpha, self.slot_sizes, "alpha")
 
@@ -300,14 +306,14 @@ class Problem:
     def lightest(self) -> Choice:
         """The lightest choice all limits considered: least sum of cost shares, each cost measured by its limit."""
         if not len(self.limited):
-            scale = np.maximum(self.theta.sum(axis=1), 1e-300)
-            return self.least((self.theta / scale[:, None]).sum(axis=0))
+            scale = self.theta.sum(axis=1)
+            return self.least((self.theta / np.where(scale > 0, scale, 1.0)[:, None]).sum(axis=0))
         return self.least(self.load())
 
     def load(self) -> Floats:
         """[N] cost of every flat option as a share of the limits, summed over them: orders options from light to heavy."""
-        scale = np.maximum(self.limit, 1e-300)[:, None]
-        return (self.theta[self.limited] / scale).sum(axis=0)
+        load: Floats = (self.theta[self.limited] / self.limit_scale[:, None]).sum(axis=0)
+        return load
 
     def _number(self, resource: str) -> int:
         if resource not in self.names:
@@ -324,7 +330,8 @@ def _joined(vectors: Sequence[Floats], sizes: Ints, what: str) -> Floats:
             value=[len(v) for v in vectors],
             remedy="One vector per slot (alpha) or group (beta).",
         )
-    return np.concatenate(vectors).astype(float, copy=False)
+    flat: Floats = np.concatenate([np.asarray(v, float) for v in vectors])
+    return flat
 
 
 def _check_groups(groups: Sequence[Group]) -> None:

@@ -10,6 +10,7 @@ block at the other's value, in turn, with the fractional slot of theorem 3.1 res
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -57,23 +58,21 @@ def project_alternating(problem: Problem, point: Point) -> Solution[Choice]:
     oracle = LinearOracle(problem)
     wish = credit(problem, point)
     alpha_credit, beta_credit = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)
-    alpha = alpha_credit
-    best: Choice | None = None
-    rounds = 0
+    alpha, best, rounds = alpha_credit, None, 0
     while rounds < _ROUNDS:
         rounds += 1
-        beta = oracle.beta(beta_credit, alpha).value
-        depths = _shallower(problem, beta)
+        depths = _shallower(problem, oracle.beta(beta_credit, alpha).value)
         beta = problem.flat_beta(problem.point(Choice((0,) * len(problem.slot_sizes), depths)).beta)
-        alpha = oracle.alpha(alpha_credit, beta).value
-        choice = _rounded(problem, wish, alpha, depths)
+        resolved = _rounded(problem, wish, oracle.alpha(alpha_credit, beta).value, depths)
+        if not resolved.ok:
+            return resolved
+        choice = resolved.value
         if best is not None and problem.value(wish, choice) <= problem.value(wish, best) + 1e-12:
             break
         best = choice
         alpha = problem.flat_alpha(problem.point(choice).alpha)
-    assert best is not None
-    if not problem.is_feasible(best):
-        raise ArithmeticError(f"a projection left its budgets by {problem.excess(best)}")
+    if best is None or not problem.is_feasible(best):
+        raise ArithmeticError(f"a projection left its budgets: {best}")
     message = "fits; a local optimum of the two programmes in turn, `project` gives the joint one"
     stats = {"rounds": float(rounds), "value": problem.value(wish, best)}
     return Solution(found=(best,), status=Status(Outcome.FEASIBLE, message), stats=stats)
@@ -87,19 +86,16 @@ def _shallower(problem: Problem, beta: Floats) -> tuple[int, ...]:
     )
 
 
-def _rounded(problem: Problem, wish: Values, alpha: Floats, depths: tuple[int, ...]) -> Choice:
-    """The best fitting way to resolve the fractional slots of a vertex."""
+def _rounded(problem: Problem, wish: Values, alpha: Floats, depths: tuple[int, ...]) -> Solution[Choice]:
+    """The best fitting way to resolve the fractional slots of a vertex; else the best at these depths, else at any."""
     support = [np.flatnonzero(a > 0) for a in problem.split_alpha(alpha)]
     if np.prod([float(len(s)) for s in support]) <= _ROUNDINGS:
-        fitting = []
-        for options in itertools.product(*(s.tolist() for s in support)):
-            choice = problem.choice(options, depths)
-            if problem.is_feasible(choice):
-                fitting.append(choice)
+        ways = {problem.choice(options, depths) for options in itertools.product(*(s.tolist() for s in support))}
+        fitting = [c for c in ways if problem.is_feasible(c)]
         if fitting:
-            return min(fitting, key=lambda c: (-problem.value(wish, c), c.options))
-    values = Values(
-        wish.options,
-        tuple(np.where(np.array(g.depths) == d, 0.0, -1e3) for g, d in zip(problem.groups, depths)),
-    )
-    return best_choice(problem, values).value
+            best = min(fitting, key=lambda c: (-problem.value(wish, c), c.options))
+            return Solution(found=(best,), status=Status(Outcome.FEASIBLE, "a rounding of the vertex fits"))
+    groups = tuple(replace(g, depths=(d,)) for g, d in zip(problem.groups, depths))
+    values = Values(wish.options, tuple(np.zeros(1) for _ in groups))
+    here = best_choice(replace(problem, groups=groups), values)
+    return here if here.ok else best_choice(problem, wish)

@@ -21,11 +21,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from snugnet.solve.infeasible import roomiest
-from snugnet.solve.problem import TOLERANCE, Floats, Ints, Point, Problem
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Point, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
 
 _ROUNDS: Final = 50
-_STILL: Final = 1e-6
+_STILL: Final = 1e-4  # largest change of a probability in a round
 _MARGIN: Final = 1e-7  # of a limit: what is left unused so that the point is strictly inside
 
 
@@ -35,7 +35,7 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
     start = roomiest(problem, time_limit=time_limit)
     if not start.ok:
         return Solution(found=(), status=start.status)
-    lightest = problem.point(start.value)
+    lightest = _idle_slots_light(problem, start.value)
     spare = -problem.excess(lightest)
     if (spare <= TOLERANCE * problem.limit).any():
         status = Status(Outcome.OPTIMAL, "a limit is met with nothing to spare: the lightest network is all that fits")
@@ -49,6 +49,9 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
     while moved > _STILL and rounds < _ROUNDS:
         rows = problem.beta_costs(alpha)[problem.limited]
         new_beta = flat_beta.solve(rows, limit - base, beta)
+        if rounds and np.abs(new_beta - beta).max() <= _STILL:
+            moved = 0.0  # beta stands still, so alpha's programme is the one just solved
+            break
         rows = problem.alpha_costs(new_beta)[problem.limited]
         new_alpha = flat_alpha.solve(rows, limit - base, alpha)
         moved = float(max(np.abs(new_beta - beta).max(), np.abs(new_alpha - alpha).max()))
@@ -67,10 +70,22 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
     return Solution(found=(point,), status=status, stats=stats)
 
 
+def _idle_slots_light(problem: Problem, choice: Choice) -> Point:
+    """The choice as a point, its idle slots on their lightest option (eq. 25): deepening must cost as little as it can."""
+    load = problem.split_alpha(_load(problem))
+    running = set(problem.running(choice))
+    options = [o if s in running else int(np.argmin(load[s])) for s, o in enumerate(choice.options)]
+    return problem.point(Choice(tuple(options), choice.depths))
+
+
+def _load(problem: Problem) -> Floats:
+    """[N] how heavy options are: by the limited costs, or by all of them if nothing is limited."""
+    return problem.load() if len(problem.limited) else problem.theta.sum(axis=0)
+
+
 def _light_to_heavy(problem: Problem) -> Ints:
-    """Flat option numbers, slot by slot from light to heavy: by the limited costs, or all costs if nothing is limited."""
-    load = problem.load() if len(problem.limited) else problem.theta.sum(axis=0)
-    return np.lexsort((load, problem.option_slot))
+    """Flat option numbers, slot by slot from light to heavy."""
+    return np.lexsort((_load(problem), problem.option_slot))
 
 
 def _shallow_to_deep(problem: Problem) -> Ints:

@@ -38,7 +38,7 @@ class _TooMany(Exception):
 
 @dataclass(frozen=True)
 class Swept:
-    """The best choices seen, best first; `proven` if no unseen one beats the last; `bound` on the worth of any unseen one."""
+    """The best choices seen, best first; `proven` if no unseen one beats the last; `bound`: no unseen one is worth more."""
 
     choices: tuple[Choice, ...]
     proven: bool
@@ -225,7 +225,7 @@ class Sweep:
 
     def _spare(self, delta: Floats) -> Floats:
         """[K, n] how much of each budget may stay unused if no more than delta may still be lost."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             spare = np.where(self._prices[:, None] > 0, delta / self._prices[:, None], np.inf)
         return spare + 1e-9 * (self._limit[:, None] + np.abs(spare))
 

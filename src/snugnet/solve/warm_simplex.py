@@ -98,15 +98,16 @@ class WarmSimplex:
         if self._basis is not None:
             highs.setBasis(self._basis)
         highs.run()
-        if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-            self._basis = None
-            return None
-        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        status = highs.getModelStatus()
+        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible):
             highs.clearSolver()  # a stale basis can stall the simplex; from scratch it cannot
             highs.run()
-            if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-                self._basis = None
-                return None
+            status = highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            self._basis = None
+            return None
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise ArithmeticError(f"HiGHS left an LP of {self._columns} columns as {highs.modelStatusToString(status)}")
         self._basis = highs.getBasis()
         solution = highs.getSolution()
         x = self._snapped(np.array(solution.col_value))
@@ -116,7 +117,8 @@ class WarmSimplex:
         """Exact zeros and exact sums: what the solver leaves within its tolerance is rounded away."""
         x = np.where(x < _FEASIBILITY, 0.0, x)
         sums = np.add.reduceat(x, self._starts)
-        return x / np.repeat(sums, np.diff(np.append(self._starts, self._columns)))
+        ones: Floats = x / np.repeat(sums, np.diff(np.append(self._starts, self._columns)))
+        return ones
 
 
 def _unpacked(packed: Basis) -> highspy.HighsBasis:
