@@ -12,7 +12,17 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy, wall_clock
+from snugnet.devices.device import (
+    OWN_TIME,
+    WALL_CLOCK,
+    Device,
+    Fingerprint,
+    Runnable,
+    common_fingerprint,
+    frozen_copy,
+    own_time,
+    wall_clock,
+)
 from snugnet.devices.onnx_graph import agree, onnx_bytes
 
 
@@ -60,7 +70,11 @@ class OnnxRuntime(Device):
         return Runnable(run=run, output=output)
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
-        return wall_clock(runnable.run, repetitions)
+        return (own_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
+
+    @property
+    def clock(self) -> str:
+        return OWN_TIME if self.threads == 1 else WALL_CLOCK
 
     def fingerprint(self) -> Fingerprint:
         import onnxruntime

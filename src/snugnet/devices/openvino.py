@@ -11,7 +11,15 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy, wall_clock
+from snugnet.devices.device import (
+    WALL_CLOCK,
+    Device,
+    Fingerprint,
+    Runnable,
+    common_fingerprint,
+    frozen_copy,
+    wall_clock,
+)
 from snugnet.devices.onnx_graph import agree, onnx_bytes
 
 _HINTS = {"float32": "f32", "bfloat16": "bf16"}
@@ -66,6 +74,10 @@ class OpenVino(Device):
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
         return wall_clock(runnable.run, repetitions)
+
+    @property
+    def clock(self) -> str:
+        return WALL_CLOCK  # OpenVINO works in threads of its own
 
     def fingerprint(self) -> Fingerprint:
         import openvino

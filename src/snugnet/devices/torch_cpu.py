@@ -19,7 +19,17 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy, wall_clock
+from snugnet.devices.device import (
+    OWN_TIME,
+    WALL_CLOCK,
+    Device,
+    Fingerprint,
+    Runnable,
+    common_fingerprint,
+    frozen_copy,
+    own_time,
+    wall_clock,
+)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -61,7 +71,11 @@ class TorchCpu(Device):
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
         with fixed_threads(self.threads):
-            return wall_clock(runnable.run, repetitions)
+            return (own_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
+
+    @property
+    def clock(self) -> str:
+        return OWN_TIME if self.threads == 1 else WALL_CLOCK
 
     def fingerprint(self) -> Fingerprint:
         kept = self.keep_memory and keep_freed_memory()

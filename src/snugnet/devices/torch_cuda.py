@@ -60,6 +60,10 @@ class TorchCuda(Device):
             end.synchronize()
             return float(begin.elapsed_time(end)) / repetitions
 
+    @property
+    def clock(self) -> str:
+        return "CUDA events"
+
     def fingerprint(self) -> Fingerprint:
         return {
             **common_fingerprint(self, runtime="torch", version=torch.__version__),

@@ -1,0 +1,118 @@
+"""What isolation hides: the step from blocks timed alone to whole networks.
+
+A block alone finds its weights in the cache, pays for a call of its own, and converts layouts at its edges; inside a
+network it does not. So a few whole networks are timed in the same passes, and three numbers are fitted to them:
+
+    cost(part) = ratio * alone(part) + overhead + edge * (numbers that enter and leave the part)
+
+Each stays additive, so tables stay tables. The fit is a ridge towards "nothing hidden" (ratio of the sums, no overhead, no
+edge cost), weighted by relative error: sixteen networks cannot spoil it. What is left over is kept, network by network, from
+fits that did not see it (leave-one-out); its upper 95 % bound is the table's margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from snugnet.errors import BadInput
+from snugnet.space.plan import HeadPart, NetworkPlan, Part
+
+FloatArray = NDArray[np.float64]
+
+_NOISE: Final = 0.01  # relative error expected of a timed network
+_PRIOR: Final = np.array([0.3, 0.1, 0.1])  # how far each share of a network's time may reasonably move
+_FLOOR: Final = 0.05  # no part costs less than this share of its time alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The fitted numbers, and how well networks that a fit had not seen were predicted."""
+
+    ratio: float
+    overhead_ms: float
+    edge_ms: float  # per million numbers entering and leaving
+    residuals: tuple[float, ...]  # measured / predicted - 1, each by a fit without that network
+    margin: float
+
+    def cost(self, part: Part, alone: float, batch: int = 1) -> float:
+        """Milliseconds of `part` inside a network."""
+        fitted = self.ratio * alone + self.overhead_ms + self.edge_ms * edge_numbers(part) * batch / 1e6
+        return max(fitted, _FLOOR * alone)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ratio": self.ratio,
+            "overhead_ms": self.overhead_ms,
+            "edge_ms": self.edge_ms,
+            "margin": self.margin,
+            "residuals": list(self.residuals),
+        }
+
+
+def edge_numbers(part: Part) -> int:
+    """How many numbers enter and leave a part, for one image."""
+    entering = part.in_channels * part.resolution**2
+    if isinstance(part, HeadPart):
+        return entering + part.classes
+    return entering + part.out_channels * part.out_resolution**2
+
+
+def calibrate(
+    alone: Callable[[Part], float], networks: Sequence[NetworkPlan], measured: Sequence[float], *, batch: int = 1
+) -> Calibration:
+    """Fit the three numbers to whole networks measured in the same passes as the parts."""
+    if len(networks) != len(measured) or len(networks) < 3:
+        raise BadInput(
+            "calibration needs at least 3 networks, each with its measured time",
+            value=(len(networks), len(measured)),
+            remedy="Measure 16 networks.",
+        )
+    features = np.array([_features(network, alone, batch) for network in networks])
+    times = np.array(measured, dtype=float)
+    ratio, overhead, edge = (float(w) for w in _fit(features, times))
+    residuals = []
+    for left_out in range(len(times)):
+        kept = np.arange(len(times)) != left_out
+        predicted = features[left_out] @ _fit(features[kept], times[kept])
+        residuals.append(float(times[left_out] / predicted - 1))
+    return Calibration(
+        ratio=ratio,
+        overhead_ms=overhead,
+        edge_ms=edge,
+        residuals=tuple(residuals),
+        margin=upper_bound(residuals),
+    )
+
+
+def upper_bound(residuals: Sequence[float], confidence: float = 0.95) -> float:
+    """What the next residual stays below with `confidence` (one-sided prediction bound, normal errors); 0 at least."""
+    errors = np.array(residuals, dtype=float)
+    n = len(errors)
+    quantile = float(stats.t.ppf(confidence, n - 1))
+    return max(0.0, float(errors.mean() + quantile * errors.std(ddof=1) * np.sqrt(1 + 1 / n)))
+
+
+def _features(network: NetworkPlan, alone: Callable[[Part], float], batch: int) -> list[float]:
+    parts = network.parts
+    return [
+        sum(alone(part) for part in parts),
+        float(len(parts)),
+        sum(edge_numbers(part) for part in parts) * batch / 1e6,
+    ]
+
+
+def _fit(features: FloatArray, times: FloatArray) -> FloatArray:
+    """Coefficients of the features; the prior is on shares of the mean network's time, so units do not matter."""
+    scale = times.mean() / features.mean(axis=0)
+    shares = features * scale
+    start = np.array([features[:, 0].mean() / times.mean() * np.median(times / features[:, 0]), 0.0, 0.0])
+    rows = np.concatenate([shares / times[:, None] / _NOISE, np.diag(1 / _PRIOR)])
+    wanted = np.concatenate([np.full(len(times), 1 / _NOISE), start / _PRIOR])
+    found: FloatArray = np.linalg.lstsq(rows, wanted, rcond=None)[0] * scale
+    return found

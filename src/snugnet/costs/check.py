@@ -1,0 +1,133 @@
+"""Does the table tell the truth? Whole networks that were not used for calibration, predicted and measured.
+
+Some of the calibration networks are timed again in the same passes. Their times against those in the table say how fast the
+machine is today compared with the day of the table (`speed`); predictions are for that day, so they are held against
+measurements taken to it, and the report says by how much. The margin is the one-sided 95 % bound of what measured networks
+cost more than predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from snugnet.costs.calibrate import upper_bound
+from snugnet.costs.measure import prepare_networks
+from snugnet.costs.networks import spread_networks
+from snugnet.costs.table import CostTable
+from snugnet.devices.device import Device
+from snugnet.devices.estimate import Estimate
+from snugnet.devices.timing import Timings, TimingSettings, time_subjects
+from snugnet.errors import BadInput, TableMismatch
+from snugnet.progress import Quiet, Tracker
+from snugnet.space.architecture import Architecture, parse
+from snugnet.space.plan import plan
+from snugnet.space.space import SearchSpace
+
+ANCHORS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedNetwork:
+    """One network that the table had not seen. Times in milliseconds, `measured` at the speed of the table's day."""
+
+    architecture: str
+    predicted: float
+    measured: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """How a table's predictions stand against measurements."""
+
+    r2: float
+    ratio: float  # median of predicted / measured
+    worst_error: float  # largest |predicted / measured - 1|
+    margin: float  # predicted at T / (1 + margin) is measured under T with 95 % confidence
+    speed: float  # the machine now against the table's day; 0.9: it takes 1 / 0.9 as long
+    networks: tuple[CheckedNetwork, ...]
+    passes: int
+    message: str
+
+    def margin_ms(self, target: float) -> float:
+        """Milliseconds to stay below `target` by."""
+        return target * self.margin / (1 + self.margin)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "r2": self.r2,
+            "ratio": self.ratio,
+            "worst_error": self.worst_error,
+            "networks": len(self.networks),
+            "margin": self.margin,
+            "speed": self.speed,
+            "passes": self.passes,
+            "message": self.message,
+            "rows": [{**asdict(row), "error": row.error} for row in self.networks],
+        }
+
+
+def check_table(
+    table: CostTable,
+    space: SearchSpace,
+    device: Device,
+    *,
+    networks: int = 24,
+    settings: TimingSettings | None = None,
+    tracker: Tracker | None = None,
+) -> Check:
+    """Measure `networks` fresh networks of `space` on `device` and compare them with what `table` predicts."""
+    if networks < 3:
+        raise BadInput("a check needs at least 3 networks", value=networks, remedy="24 tell a good deal.")
+    if table.origin.get("kind") != "measured":
+        raise TableMismatch("a table to check must be measured", value=table.resource, remedy="Exact ones need none.")
+    table.require(space=space, device=device.fingerprint())
+    rules, shown = settings or TimingSettings(seconds=90.0, seed=1), tracker or Quiet()
+    known = {parse(row["architecture"], space): row["measured_ms"] for row in table.origin["networks"]}
+    fresh = spread_networks(space, networks, np.random.default_rng([rules.seed, 24]), without=frozenset(known))
+    anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]
+    plans = [plan(architecture, space) for architecture in (*fresh, *anchors)]
+    subjects = prepare_networks(device, plans, table.origin["batch"], shown)
+    timings = time_subjects(subjects, device.time, rules, tracker=shown)
+    found = list(timings.estimates.values())
+    then = [known[anchor] for anchor in anchors]
+    speed = float(np.median([old / new.ms for old, new in zip(then, found[networks:])]))
+    predicted = [table.of_network(network) for network in plans[:networks]]
+    return compare(fresh, predicted, found[:networks], speed, timings)
+
+
+def compare(
+    architectures: Sequence[Architecture],
+    predicted: Sequence[float],
+    measured: Sequence[Estimate],
+    speed: float,
+    timings: Timings,
+) -> Check:
+    """The figures of a check from predictions and measurements."""
+    rows = tuple(
+        CheckedNetwork(architecture=str(a), predicted=p, measured=m.ms * speed, low=m.low * speed, high=m.high * speed)
+        for a, p, m in zip(architectures, predicted, measured)
+    )
+    guess, truth = np.array([r.predicted for r in rows]), np.array([r.measured for r in rows])
+    errors = guess / truth - 1
+    scatter = float(((truth - truth.mean()) ** 2).sum())
+    remark = "" if abs(speed - 1) < 0.02 else f" The machine runs at {speed:.1%} of its speed on the table's day."
+    return Check(
+        r2=1 - float(((guess - truth) ** 2).sum()) / scatter if scatter > 0 else float(not errors.any()),
+        ratio=float(np.median(guess / truth)),
+        worst_error=float(np.abs(errors).max()),
+        margin=upper_bound([float(e) for e in truth / guess - 1]),
+        speed=speed,
+        networks=rows,
+        passes=timings.passes,
+        message=timings.message + remark,
+    )
