@@ -1,0 +1,337 @@
+"""Space + tables + budget -> the feasible set: one `Problem` of plain numbers, and the way back to architectures.
+
+A stage is a group, a block a slot, a block's choice an option; stem and head are the base. Costs that add up (latency,
+MACs, parameters, weights) become resources with limits. Peak memory is the largest part's, not a sum: a limit on it
+simply rules out every choice that needs more, exactly, so those choices are left out of the problem. `feasible` returns
+the set, or refuses before anything is trained, and says what is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snugnet import units
+from snugnet.budget.budget import Budget
+from snugnet.costs.table import CostTable, exact_table
+from snugnet.errors import BadArchitecture, BadInput, Infeasible
+from snugnet.solve import TOLERANCE, Choice, Group, Point, Problem, ResourceCosts, Values, explain, fits
+from snugnet.space.architecture import Architecture, Block, StageChoice, check, find_choice
+from snugnet.space.plan import Part, plan
+from snugnet.space.slots import Slots, slots
+from snugnet.space.space import SearchSpace
+
+Tables = CostTable | Iterable[CostTable] | Mapping[str, CostTable]
+Kept = tuple[tuple[tuple[int, ...], ...], ...]
+
+EXACT = ("macs", "params", "weights", "memory")
+"""Resources whose tables need no device: a budget on them needs no table from the caller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeasibleSet:
+    """The problem of a space under a budget, and the way between its choices and architectures.
+
+    `kept[stage][position]` lists the numbers of the stage's choices that are options there (all of them, unless a limit on
+    peak memory rules some out); option c of a slot is choice `kept[stage][position][c]`. Groups are stages, in order.
+    """
+
+    space: SearchSpace
+    budget: Budget
+    problem: Problem
+    limits: dict[str, float]  # every limit of the budget as a number in base units, peak memory included
+    tables: dict[str, CostTable]
+    kept: Kept
+    slots: Slots
+
+    def architecture(self, choice: Choice) -> Architecture:
+        """The network a choice stands for; free middle widths stand at their starting value."""
+        ours = self.problem.choice(choice.options, choice.depths)
+        number, stages = 0, []
+        for index, (stage, depth) in enumerate(zip(self.space.stages, ours.depths)):
+            blocks = []
+            for position, kept in enumerate(self.kept[index]):
+                if position < depth:
+                    pick = kept[ours.options[number]]
+                    offered, part = stage.choices[pick], self.slots.blocks[index][position][pick]
+                    middle = part.middle if offered.span else None
+                    blocks.append(
+                        Block(kernel=offered.kernel, expand=offered.expand, se=bool(offered.se), middle=middle)
+                    )
+                number += 1
+            stages.append(StageChoice(width=stage.widths[0], blocks=tuple(blocks)))
+        space = self.space
+        return Architecture(
+            resolution=space.resolutions[0], stem=space.stem.widths[0], stages=tuple(stages), head=space.head.widths[0]
+        )
+
+    def choice(self, architecture: Architecture) -> Choice:
+        """The choice that stands for an architecture of the space; an error if a limit on memory rules it out."""
+        check(architecture, self.space)
+        options: list[int] = []
+        for index, (made, stage) in enumerate(zip(architecture.stages, self.space.stages)):
+            place = f"stage {index + 1}"
+            if len(made.blocks) not in self.problem.groups[index].depths:
+                raise _ruled_out(f"the depth of {place}", len(made.blocks))
+            for position, kept in enumerate(self.kept[index]):
+                if position >= len(made.blocks):
+                    options.append(0)
+                    continue
+                block = made.blocks[position]
+                offered = find_choice(block, stage)
+                assert offered is not None  # `check` has seen to it
+                pick = stage.choices.index(offered)
+                start = self.slots.blocks[index][position][pick].middle
+                if block.middle not in (None, start):
+                    raise BadArchitecture(
+                        f"{place}, block {position + 1} must have its starting middle width {start} here",
+                        value=block.middle,
+                        remedy="The problem counts one cost a choice; search widths afterwards.",
+                    )
+                if pick not in kept:
+                    raise _ruled_out(f"{place}, block {position + 1}", str(block))
+                options.append(kept.index(pick))
+        return self.problem.choice(options, architecture.depths)
+
+    def cost(self, architecture: Architecture) -> dict[str, float]:
+        """What an architecture costs by the tables, in base units: every limited resource, peak memory included."""
+        network = plan(architecture, self.space)
+        return {name: table.of_network(network) for name, table in self.tables.items()}
+
+    def fits(self, architecture: Architecture) -> bool:
+        """Does it meet every limit by the tables?"""
+        return all(cost <= self.limits[name] * (1 + TOLERANCE) for name, cost in self.cost(architecture).items())
+
+    def values(self, options: Sequence[Sequence[Sequence[float]]], depths: Sequence[Sequence[float]]) -> Values:
+        """Worths given for all of the space, as the problem wants them.
+
+        options[stage][position][choice] and depths[stage][number of the depth in `Stage.depths`].
+        """
+        picked = [
+            np.asarray(options[index][position], float)[list(kept)]
+            for index, positions in enumerate(self.kept)
+            for position, kept in enumerate(positions)
+        ]
+        rows = []
+        for index, group in enumerate(self.problem.groups):
+            numbers = [self.space.stages[index].depths.index(d) for d in group.depths]
+            rows.append(np.asarray(depths[index], float)[numbers])
+        return Values(tuple(picked), tuple(rows))
+
+    def spread(self, point: Point) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+        """A relaxed point over all of the space: alpha [position, choice] and beta [depth] of every stage.
+
+        What was ruled out has probability zero; a position that cannot run is uniform, for it never runs.
+        """
+        alphas, betas, number = [], [], 0
+        for index, stage in enumerate(self.space.stages):
+            alpha = np.full((stage.max_depth, len(stage.choices)), 1.0 / len(stage.choices))
+            for position, kept in enumerate(self.kept[index]):
+                alpha[position] = 0.0
+                alpha[position, list(kept)] = point.alpha[number]
+                number += 1
+            beta = np.zeros(len(stage.depths))
+            for depth, probability in zip(self.problem.groups[index].depths, point.beta[index]):
+                beta[stage.depths.index(depth)] = probability
+            alphas.append(alpha)
+            betas.append(beta)
+        return alphas, betas
+
+
+def feasible(
+    space: SearchSpace,
+    tables: Tables,
+    budget: Budget | Mapping[str, str],
+    *,
+    margin: bool = True,
+    tighten: Mapping[str, float] | None = None,
+    time_limit: float = 30.0,
+) -> FeasibleSet:
+    """The feasible set of `space` under `budget`; raises `Infeasible` with the reason and the way out.
+
+    `tables`: one, several, or by name ("latency@phone"). Exact resources (MACs, parameters, weights, memory) need none.
+    `margin`: keep a calibrated table's margin of the limit free, so that the measured network fits, not only the sum.
+    `tighten`: factors on limits, e.g. {"latency": 0.97} after a network was measured over its budget.
+    """
+    asked = budget if isinstance(budget, Budget) else Budget(budget)
+    arranged = slots(space)
+    known = _tables(space, tables, asked)
+    limits = _limits(space, arranged, known, asked, margin, tighten or {})
+    peaks = {name: table for name, table in known.items() if table.combine == "max"}
+    kept, depths = _what_memory_leaves(space, arranged, peaks, limits)
+    problem = _problem(space, arranged, {n: t for n, t in known.items() if n not in peaks}, kept, depths, limits)
+    if not fits(problem, time_limit=time_limit):
+        raise _refusal(space, problem, time_limit)
+    return FeasibleSet(
+        space=space, budget=asked, problem=problem, limits=limits, tables=known, kept=kept, slots=arranged
+    )
+
+
+def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, CostTable]:
+    """A table per limited resource, checked against the space; exact ones are made where none was given."""
+    if isinstance(tables, CostTable):
+        given = {tables.resource: tables}
+    elif isinstance(tables, Mapping):
+        given = dict(tables)
+    else:
+        given = {}
+        for table in tables:
+            if table.resource in given:
+                raise BadInput(
+                    "two tables of one resource must be told apart by name",
+                    value=table.resource,
+                    remedy=f"Pass them as {{'{table.resource}@phone': ..., '{table.resource}@server': ...}}.",
+                )
+            given[table.resource] = table
+    found = {}
+    for name in budget:
+        if name in given:
+            table = given[name]
+            if units.resource(table.resource) != units.resource(name):
+                raise BadInput(
+                    f"the table for {name} must be a table of {units.resource(name).name}",
+                    value=table.resource,
+                    remedy="Pass the table that belongs to the name.",
+                )
+            table.require(space=space)
+            found[name] = table
+        elif name in EXACT:
+            found[name] = exact_table(space, name)
+        else:
+            have = ", ".join([*given, *(n for n in EXACT if n not in given)])
+            raise BadInput(
+                f"a budget on {name} must have a cost table of {name}",
+                value=budget[name],
+                remedy=f"Make one with `snugnet measure` and pass it, or drop the limit; there are tables of: {have}.",
+            )
+    return found
+
+
+def _limits(
+    space: SearchSpace,
+    arranged: Slots,
+    tables: Mapping[str, CostTable],
+    budget: Budget,
+    margin: bool,
+    tighten: Mapping[str, float],
+) -> dict[str, float]:
+    """Every limit as a number: percentages resolved, margins and tightening applied."""
+    limits = {}
+    for name, factor in tighten.items():
+        if name not in budget or not 0 < factor <= 1:
+            raise BadInput(
+                "tighten must give a factor in (0, 1] for a limited resource", value=(name, factor), remedy="Try 0.97."
+            )
+    for name, table in tables.items():
+        heaviest = _heaviest(space, arranged, table) if budget.is_relative(name) else 0.0
+        limit = budget.amount(name, heaviest) * tighten.get(name, 1.0)
+        limits[name] = limit / (1.0 + table.margin) if margin else limit
+    return limits
+
+
+def _heaviest(space: SearchSpace, arranged: Slots, table: CostTable) -> float:
+    """What the heaviest network costs by this table."""
+    costs = [table.of_part(arranged.stem), table.of_part(arranged.head)]
+    for stage, positions in zip(space.stages, arranged.blocks):
+        largest = [max(table.of_part(p) for p in parts) for parts in positions]
+        costs += largest[: stage.max_depth]
+    return table.combined(costs)
+
+
+def _what_memory_leaves(
+    space: SearchSpace, arranged: Slots, peaks: Mapping[str, CostTable], limits: Mapping[str, float]
+) -> tuple[Kept, list[tuple[int, ...]]]:
+    """The choices and depths no limit on a largest part rules out; refuses where nothing is left."""
+    for name, table in peaks.items():
+        allowed = limits[name] * (1 + TOLERANCE)
+        need = max(table.of_part(arranged.stem), table.of_part(arranged.head))
+        for stage, positions in zip(space.stages, arranged.blocks):
+            for parts in positions[: stage.depths[0]]:
+                need = max(need, min(table.of_part(p) for p in parts))
+        if need > allowed:
+            raise _too_little(space, name, limits[name], need)
+
+    def admitted(part: Part) -> bool:
+        return all(table.of_part(part) <= limits[name] * (1 + TOLERANCE) for name, table in peaks.items())
+
+    kept, depths = [], []
+    for index, (stage, positions) in enumerate(zip(space.stages, arranged.blocks), 1):
+        left = [tuple(c for c, part in enumerate(parts) if admitted(part)) for parts in positions]
+        running = next((p for p, choices in enumerate(left) if not choices), len(left))
+        possible = tuple(d for d in stage.depths if d <= running)
+        if not possible:  # only several limits on memory together can do this
+            asked = ", ".join(f"{n} <= {units.show(limits[n], n)}" for n in peaks)
+            raise Infeasible(
+                f"some choice of stage {index} must meet {asked} in space {space.name!r}",
+                remedy="Raise one of these limits or add smaller choices.",
+            )
+        kept.append(tuple(left[: max(possible)]))
+        depths.append(possible)
+    return tuple(kept), depths
+
+
+def _problem(
+    space: SearchSpace,
+    arranged: Slots,
+    tables: Mapping[str, CostTable],
+    kept: Kept,
+    depths: Sequence[tuple[int, ...]],
+    limits: Mapping[str, float],
+) -> Problem:
+    groups = tuple(
+        Group(name=f"stage {index}", options=tuple(len(k) for k in stage), depths=allowed)
+        for index, (stage, allowed) in enumerate(zip(kept, depths), 1)
+    )
+    resources = []
+    for name, table in tables.items():
+        costs = tuple(
+            np.array([table.of_part(arranged.blocks[index][position][c]) for c in choices], float)
+            for index, stage in enumerate(kept)
+            for position, choices in enumerate(stage)
+        )
+        base = table.of_part(arranged.stem) + table.of_part(arranged.head)
+        resources.append(ResourceCosts(name=name, unit=table.unit, base=base, costs=costs))
+    return Problem(groups=groups, resources=tuple(resources), limits={name: limits[name] for name in tables})
+
+
+def _refusal(space: SearchSpace, problem: Problem, time_limit: float) -> Infeasible:
+    """What is wrong and what would do, in the units of the budget."""
+    told = explain(problem, time_limit=time_limit)
+    if len(told.conflict) == 1:
+        name = told.conflict[0]
+        return _too_little(space, name, told.limits[name], told.alone[name])
+    asked = " and ".join(f"{n} <= {units.show(told.limits[n], n)}" for n in told.conflict)
+    least = "; ".join(
+        f"{n} needs {at_least(told.given_others[n], n)} beside the other limits ({at_least(told.alone[n], n)} alone)"
+        for n in told.conflict
+        if np.isfinite(told.given_others[n])
+    )
+    return Infeasible(
+        f"some network of space {space.name!r} must meet {asked} together, but none does"
+        + (f": {least}" if least else ""),
+        remedy=f"Raise one of them to that, or all limits by {np.ceil((told.factor - 1) * 1e4) / 100:g} %.",
+    )
+
+
+def _too_little(space: SearchSpace, name: str, limit: float, least: float) -> Infeasible:
+    enough = at_least(least, name)
+    return Infeasible(
+        f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs",
+        value=units.show(limit, name),
+        remedy=f"Raise the budget to {enough} or add smaller choices.",
+    )
+
+
+def at_least(value: float, name: str) -> str:
+    """`value` as text that a person can copy into a budget: rounded up, never down."""
+    text = units.show(value, name)
+    return text if units.parse(text, name) >= value else units.show(value * 1.0006, name)
+
+
+def _ruled_out(what: str, value: object) -> BadArchitecture:
+    return BadArchitecture(
+        f"{what} must be left by the limit on memory", value=value, remedy="Choose smaller blocks, or raise the limit."
+    )
