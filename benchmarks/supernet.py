@@ -1,0 +1,166 @@
+"""What sharing costs: super-network steps against plain steps of the heaviest network, in one interleaved run.
+
+    python benchmarks/supernet.py [--json] [--rounds 15] [--only lowres,64,128]
+
+A step is forward, cross entropy, backward. Contestants take turns; reported are ratios of medians:
+- multipath_over_heaviest_*: a path per image against the heaviest sub-network built as a plain network;
+- subnet_over_plain_64: one sub-network through the super-network against the same as a plain network;
+- relaxed_gradient_over_heaviest_64: gradient with respect to alpha and beta, one sampled path per image;
+- multipath_peak_memory_over_heaviest_128: most bytes of tensors alive during a step.
+Tensors are in channels-last memory for all. "lowres" is the low-resolution space at 28 px, batch 128.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from snugnet.nets import build
+from snugnet.nets.supernet import Supernet
+from snugnet.space import heaviest, preset, sample
+
+LAST = torch.channels_last
+
+
+def median_times(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Seconds of each contestant: medians over rounds in which all take their turn."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 2):
+        for name, step in contestants.items():
+            began = time.perf_counter()
+            step()
+            if turn >= 2:
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages alive, as they are made and freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self._watch(tensor.untyped_storage())
+        return out
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        import weakref
+
+        key, size = storage.data_ptr(), storage.nbytes()
+        if not key or key in self._seen:
+            return
+        self._seen.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._freed, key, size)
+
+    def _freed(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= size
+
+
+def peak_bytes(step: Callable[[], None]) -> int:
+    with LiveBytes() as watch:
+        step()
+    return watch.peak
+
+
+class Bench:
+    """One space at one size: data, super-network, plain networks, and a step of each kind."""
+
+    def __init__(self, name: str, batch: int, **options: int) -> None:
+        self.space = preset(name, classes=1000 if "lowres" not in name else 10, **options)
+        size = self.space.resolutions[0]
+        torch.manual_seed(0)
+        self.images = torch.randn(batch, 3, size, size).to(memory_format=LAST)
+        self.labels = torch.randint(self.space.classes, (batch,))
+        self.supernet = Supernet(self.space).to(memory_format=LAST)
+        self.plain = build(heaviest(self.space), self.space).to(memory_format=LAST)
+        self.rng = np.random.default_rng(0)
+        self.some = sample(self.space, self.rng)
+        self.same = build(self.some, self.space).to(memory_format=LAST)
+
+    def step(self, network: torch.nn.Module, *what: object) -> None:
+        network.train()
+        for parameter in network.parameters():
+            parameter.grad = None
+        F.cross_entropy(network(self.images, *what), self.labels).backward()
+
+    def heaviest(self) -> None:
+        self.step(self.plain)
+
+    def multipath(self) -> None:
+        self.step(self.supernet, self.supernet.sample_paths(len(self.images), self.rng))
+
+    def subnet(self) -> None:
+        self.step(self.supernet, self.some)
+
+    def same_plain(self) -> None:
+        self.step(self.same)
+
+    def relaxed_gradient(self) -> None:
+        self.supernet.eval()
+        n = len(self.images)
+        alpha = [self._one_hot(n, len(block.parts)) for block in self.supernet.blocks()]
+        beta = [self._one_hot(n, len(stage.depths)) for stage in self.space.stages]
+        loss = F.cross_entropy(self.supernet(self.images, alpha, beta), self.labels)
+        torch.autograd.grad(loss, [*alpha, *beta])
+
+    def _one_hot(self, n: int, options: int) -> torch.Tensor:
+        chosen = torch.from_numpy(self.rng.integers(options, size=n))
+        return F.one_hot(chosen, options).float().requires_grad_()
+
+
+def measure(rounds: int, only: set[str]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    if "lowres" in only:
+        bench = Bench("hardcore-lowres", 128)
+        t = median_times({"heaviest": bench.heaviest, "multipath": bench.multipath}, rounds)
+        result["multipath_over_heaviest_lowres"] = t["multipath"] / t["heaviest"]
+        result["heaviest_lowres_s"] = t["heaviest"]
+    if "64" in only:
+        bench = Bench("hardcore", 32, resolution=64)
+        kinds = ("heaviest", "multipath", "subnet", "same_plain", "relaxed_gradient")
+        t = median_times({kind: getattr(bench, kind) for kind in kinds}, rounds)
+        result["multipath_over_heaviest_64"] = t["multipath"] / t["heaviest"]
+        result["subnet_over_plain_64"] = t["subnet"] / t["same_plain"]
+        result["relaxed_gradient_over_heaviest_64"] = t["relaxed_gradient"] / t["heaviest"]
+        result["heaviest_64_s"] = t["heaviest"]
+    if "128" in only:
+        bench = Bench("hardcore", 32, resolution=128)
+        t = median_times({"heaviest": bench.heaviest, "multipath": bench.multipath}, max(5, rounds // 2))
+        result["multipath_over_heaviest_128"] = t["multipath"] / t["heaviest"]
+        result["heaviest_128_s"] = t["heaviest"]
+        memory = [peak_bytes(bench.multipath) for _ in range(3)]
+        result["multipath_peak_memory_over_heaviest_128"] = max(memory) / peak_bytes(bench.heaviest)
+    return {name: round(value, 4) for name, value in result.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="lowres,64,128")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    result = measure(options.rounds, set(options.only.split(",")))
+    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""The elastic inverted residual: one set of weights, every choice of a block.
+
+Choices share the pointwise expansion, the projection and the squeeze-excite layer; a choice of middle width m uses the
+first m channels. Kernel sizes have depthwise weights and BN of their own, or crop the largest one's centre where the
+space says so. Three ways to run it, none of which leaves a trace:
+
+- `one(x, part)`: all images take one choice; weights are sliced, so the price is that of the plain block;
+- `many(x, ...)`: a choice per image. Channels do not mix before the projection, so the expansion and the depthwise layer
+  run at full width and the channels an image does not have are zeroed once, together with its squeeze-excite gate, just
+  before the projection. Images are ordered by kernel, so each depthwise kernel runs once on its own images only;
+- `relaxed(x, weights)`: the weighted mixture of all choices. Projection and BN are affine, so the mixture is taken
+  before them: sum_c a_c * z_c = sum_k d_k * (sum_{c of kernel k} a_c * mask_c * gate_c), two depthwise results in all.
+
+What BN normalises over (training mode): a channel's statistics come from all images that run through that layer: the
+expansion's BN sees every image of the block, a depthwise BN every image of its kernel, whatever expansions those images
+take, because the values before masking exist for all of them. So a small expansion's images and a large one's are
+normalised alike, and a batch in which all images agree behaves as the plain block does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from snugnet.nets.blocks import activation, gate
+from snugnet.space.plan import BlockPart
+from snugnet.space.space import Activation, Gate
+
+IntArray = NDArray[np.int64]
+
+
+def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:
+    """BN by the first `channels` channels of `norm`; a single value per channel is normalised as in evaluation."""
+    training = norm.training and x.numel() > x.shape[1]
+    mean, var = norm.running_mean, norm.running_var
+    weight: Tensor = norm.weight
+    bias: Tensor = norm.bias
+    assert mean is not None
+    assert var is not None
+    if channels != norm.num_features:
+        mean, var, weight, bias = mean[:channels], var[:channels], weight[:channels], bias[:channels]
+    momentum = 0.0 if norm.momentum is None else norm.momentum
+    return F.batch_norm(x, mean, var, weight, bias, training, momentum, norm.eps)
+
+
+def prefix_mask(widths: IntArray, most: int, like: Tensor) -> Tensor:
+    """[n, most] ones for the first widths[n] channels, then zeros."""
+    return torch.from_numpy(np.arange(most) < widths[:, None]).to(like)
+
+
+def runs(values: IntArray) -> list[tuple[int, int, int]]:
+    """(value, start, stop) of each stretch of equal values."""
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return [(int(values[a]), a, b) for a, b in itertools.pairwise(edges) if b > a]
+
+
+@final
+class ElasticSqueeze(nn.Module):
+    """A squeeze-excite layer of which smaller choices use the first channels and the first hidden units."""
+
+    def __init__(self, channels: int, hidden: int, act: Activation, gate_name: Gate) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(channels, hidden, 1)
+        self.act = activation(act)
+        self.expand = nn.Conv2d(hidden, channels, 1)
+        self.gate = gate(gate_name)
+
+    def gates(self, pooled: Tensor, hidden: int, units: Tensor | None = None) -> Tensor:
+        """pooled [n, m] -> gates [n, m], with `hidden` hidden units, of which `units` [n, hidden] keeps some."""
+        channels = pooled.shape[1]
+        reduce, expand = self.reduce, self.expand
+        assert reduce.bias is not None
+        assert expand.bias is not None
+        inner = F.linear(pooled, reduce.weight[:hidden, :channels, 0, 0], reduce.bias[:hidden])
+        inner = self.act(inner)
+        if units is not None:
+            inner = inner * units
+        opened: Tensor = self.gate(F.linear(inner, expand.weight[:channels, :hidden, 0, 0], expand.bias[:channels]))
+        return opened
+
+
+@final
+class ElasticOperation(nn.Module):
+    """Expansion, depthwise, squeeze-excite and projection shared by a set of choices."""
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        middle: int,
+        out_channels: int,
+        kernels: tuple[int, ...],
+        stride: int,
+        act: Activation,
+        hidden: int,
+        se_act: Activation,
+        se_gate: Gate,
+        expands: bool,
+        crop: bool,
+    ) -> None:
+        super().__init__()
+        self.stride, self.crop, self.kernels = stride, crop, kernels
+        self.act = activation(act)
+        self.expand = _unit(in_channels, middle, 1, 1) if expands else None
+        stored = (max(kernels),) if crop else kernels
+        self.depthwise = nn.ModuleDict({str(k): _unit(middle, middle, k, middle, stride) for k in stored})
+        self.se = ElasticSqueeze(middle, hidden, se_act, se_gate) if hidden else None
+        self.project = _unit(middle, out_channels, 1, 1)
+        self.middle, self.out_channels = middle, out_channels
+
+    def one(self, x: Tensor, part: BlockPart) -> Tensor:
+        """All images take `part`: slices of the weights, nothing more."""
+        d = self._depthwise(self._expand(x, part.middle), part.kernel, part.middle)
+        if part.se:
+            assert self.se is not None
+            d = d * self.se.gates(d.mean((2, 3)), part.se)[:, :, None, None]
+        return self._project(d, part.middle, part.out_channels)
+
+    def many(self, x: Tensor, kernel: IntArray, middle: IntArray, hidden: IntArray, out_channels: int) -> Tensor:
+        """A choice per image; images come ordered by kernel, then by SE off/on (`hidden` 0 or its width)."""
+        most = int(middle.max()) if self.expand is not None else x.shape[1]
+        wide = self._expand(x, most)
+        mask = None if int(middle.min()) == most else prefix_mask(middle, most, x)
+        pieces = []
+        for size, start, stop in runs(kernel):
+            d = self._depthwise(wide[start:stop], size, most)
+            scale = self._scale(d, None if mask is None else mask[start:stop], hidden[start:stop])
+            d = d if scale is None else d * scale[:, :, None, None]
+            pieces.append(F.conv2d(d, self._projection(most, out_channels)))
+        y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return batch_norm(y, self._norm(self.project), out_channels)
+
+    def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockPart, ...]) -> Tensor:
+        """sum_c weights_c * choice_c(x); `weights` is [C] for all images or [N, C] for each, C = len(parts)."""
+        wide, mixture = self._expand(x, self.middle), None
+        for size in self.kernels:
+            mine = [c for c, part in enumerate(parts) if part.kernel == size]
+            if not mine:
+                continue
+            d = self._depthwise(wide, size, self.middle)
+            factor = self._mixed_scale(d, weights, mine, parts)
+            term = d * factor[:, :, None, None]
+            mixture = term if mixture is None else mixture + term
+        assert mixture is not None
+        norm = self._norm(self.project)
+        y = batch_norm(F.conv2d(mixture, self._projection(self.middle, self.out_channels)), norm, self.out_channels)
+        if norm.training:
+            return y
+        # BN's shift belongs to every choice: weigh it too, so that the result is linear in the weights off the simplex.
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        shift = norm.bias - norm.weight * norm.running_mean * torch.rsqrt(norm.running_var + norm.eps)
+        missing = weights.sum(-1).reshape(-1, 1) - 1
+        return y + (missing * shift)[:, :, None, None]
+
+    def _mixed_scale(self, d: Tensor, weights: Tensor, mine: list[int], parts: tuple[BlockPart, ...]) -> Tensor:
+        """[N or 1, M]: sum over the choices `mine` of weight * mask * gate."""
+        middles = np.array([parts[c].middle for c in mine])
+        masks = prefix_mask(middles, self.middle, d)
+        plain = [i for i, c in enumerate(mine) if not parts[c].se]
+        total = weights[..., [mine[i] for i in plain]] @ masks[plain] if plain else weights.new_zeros(self.middle)
+        gated = [i for i, c in enumerate(mine) if parts[c].se]
+        if gated:
+            assert self.se is not None
+            pooled = d.mean((2, 3))
+            for i in gated:
+                part = parts[mine[i]]
+                gates = self.se.gates(pooled[:, : part.middle], part.se)
+                term = weights[..., mine[i], None] * gates
+                total = total + F.pad(term, (0, self.middle - part.middle))
+        return total.reshape(-1, self.middle)
+
+    def _scale(self, d: Tensor, mask: Tensor | None, hidden: IntArray) -> Tensor | None:
+        """[n, m]: what each image's channels are multiplied with: mask times gate, or None for nothing at all."""
+        off = int(np.count_nonzero(hidden == 0))
+        if off == len(hidden):
+            return mask
+        assert self.se is not None
+        pooled = d[off:].mean((2, 3))
+        widths, most = hidden[off:], int(hidden.max())
+        units = None if int(widths.min()) == most else prefix_mask(widths, most, d)
+        if mask is None:
+            gates = self.se.gates(pooled, most, units)
+            return gates if not off else torch.cat([gates.new_ones(off, gates.shape[1]), gates])
+        gates = self.se.gates(pooled * mask[off:], most, units) * mask[off:]
+        return gates if not off else torch.cat([mask[:off], gates])
+
+    def _expand(self, x: Tensor, middle: int) -> Tensor:
+        if self.expand is None:
+            return x
+        conv = self._conv(self.expand)
+        out: Tensor = self.act(batch_norm(F.conv2d(x, conv[:middle, : x.shape[1]]), self._norm(self.expand), middle))
+        return out
+
+    def _depthwise(self, x: Tensor, kernel: int, middle: int) -> Tensor:
+        unit = self.depthwise[str(max(self.kernels) if self.crop else kernel)]
+        weight = self._conv(unit)[:middle]
+        cut = (weight.shape[-1] - kernel) // 2
+        if cut:
+            weight = weight[:, :, cut:-cut, cut:-cut]
+        y = F.conv2d(x, weight, stride=self.stride, padding=kernel // 2, groups=middle)
+        out: Tensor = self.act(batch_norm(y, self._norm(unit), middle))
+        return out
+
+    def _project(self, d: Tensor, middle: int, out_channels: int) -> Tensor:
+        return batch_norm(F.conv2d(d, self._projection(middle, out_channels)), self._norm(self.project), out_channels)
+
+    def _projection(self, middle: int, out_channels: int) -> Tensor:
+        return self._conv(self.project)[:out_channels, :middle]
+
+    @staticmethod
+    def _conv(unit: nn.Module) -> Tensor:
+        weight: Tensor = unit.conv.weight  # type: ignore[union-attr,assignment]
+        return weight
+
+    @staticmethod
+    def _norm(unit: nn.Module) -> nn.BatchNorm2d:
+        norm: nn.BatchNorm2d = unit.norm  # type: ignore[assignment]
+        return norm
+
+
+def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, stride: int = 1) -> nn.Sequential:
+    """Convolution and BN under the names a plain network gives them."""
+    unit = nn.Sequential()
+    padding = kernel // 2
+    unit.add_module("conv", nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False))
+    unit.add_module("norm", nn.BatchNorm2d(out_channels))
+    return unit

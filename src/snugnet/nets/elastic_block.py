@@ -1,0 +1,206 @@
+"""One position of a super-network: its choices, their shared weights, its shortcut.
+
+The block knows the numbers (`BlockPart`) of every choice behind every input and output width, and turns rows of `Genes`
+into them for a batch in which every image has made its own decisions. Choices share one operation, or have one each
+where the space says so (TF-NAS). Where widths are elastic, tensors keep the largest width and an image's missing
+channels are zero, which is what slicing its weights would give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snugnet.errors import BadSpace
+from snugnet.nets.elastic import ElasticOperation, IntArray, prefix_mask, runs
+from snugnet.space.genes import Genes
+from snugnet.space.plan import BlockPart, block_part
+from snugnet.space.space import SearchSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """What each image of a batch is at one block: [n] arrays."""
+
+    operation: IntArray
+    kernel: IntArray
+    middle: IntArray
+    hidden: IntArray  # width of the squeeze layer, 0: none
+    c_in: IntArray
+    c_out: IntArray
+
+    def take(self, rows: IntArray | slice) -> Decisions:
+        return Decisions(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def order(self, rows: IntArray) -> IntArray:
+        """`rows` in the order in which `ElasticBlock.many` wants its images."""
+        key = (self.operation[rows] * 64 + self.kernel[rows]) * 2 + (self.hidden[rows] > 0)
+        return rows[np.argsort(key, kind="stable")]
+
+
+@final
+class ElasticBlock(nn.Module):
+    """All choices of the block at `position` of stage `stage`, in one set of weights."""
+
+    def __init__(self, space: SearchSpace, stage: int, position: int) -> None:
+        super().__init__()
+        row, first = space.stages[stage], position == 0
+        self.space, self.stage, self.position = space, stage, position
+        self.in_widths = space.in_widths(stage) if first else row.widths
+        self.widths = row.widths
+        self.stride = row.stride if first else 1
+        self.elastic_width = len(self.in_widths) > 1 or len(self.widths) > 1
+        self.always = space.rules.shortcut == "always"
+        self.parts = tuple(self._part(c, self.in_widths[-1], self.widths[-1]) for c in range(len(row.choices)))
+        self.operation_of, groups = self._group()
+        self.operations = nn.ModuleList([self._operation(choices) for choices in groups])
+        mixed = any(a != b for a in self.in_widths for b in self.widths) if first else False
+        self.shortcut = nn.Conv2d(self.in_widths[-1], self.widths[-1], 1, bias=False) if self.always and mixed else None
+        self._tables()
+
+    def one(self, x: Tensor, choice: int, part: BlockPart) -> Tensor:
+        """All images take `choice`, whose numbers are `part`."""
+        y: Tensor = self.operations[self.operation_of[choice]].one(x, part)  # type: ignore[operator]
+        if part.shortcut == "none":
+            return y
+        if part.shortcut == "identity":
+            return y + x
+        short = self._pool(x)
+        if part.in_channels != part.out_channels:
+            assert self.shortcut is not None
+            short = F.conv2d(short, self.shortcut.weight[: part.out_channels, : part.in_channels])
+        return y + short
+
+    def decisions(self, genes: Genes) -> Decisions:
+        """What the rows of `genes` decide for this block (rows whose stage ends before it included)."""
+        stage, slot = self.space.stages[self.stage], self.position
+        choice = genes.choice[:, self.stage, 0 if stage.per == "stage" else slot]
+        out = genes.width[:, self.stage]
+        before = out if slot else (genes.width[:, self.stage - 1] if self.stage else genes.stem)
+        low, cells = self._low[before, choice], self._cells[before, choice]
+        where = np.rint(genes.position[:, self.stage, slot] * (cells - 1)).astype(np.int64) if stage.has_span else 0
+        middle = low + where
+        return Decisions(
+            operation=self.operation_of[choice],
+            kernel=self._kernel[choice],
+            middle=middle,
+            hidden=self._hidden[before, choice],
+            c_in=np.array(self.in_widths)[before],
+            c_out=np.array(self.widths)[out],
+        )
+
+    def many(self, x: Tensor, made: Decisions) -> Tensor:
+        """A choice per image; images come in the order of `Decisions.order`."""
+        pieces, most = [], self.widths[-1]
+        for operation, start, stop in runs(made.operation):
+            d = made if stop - start == len(made.kernel) else made.take(slice(start, stop))
+            part = x if d is made else x[start:stop]
+            pieces.append(self.operations[operation].many(part, d.kernel, d.middle, d.hidden, most))  # type: ignore[operator]
+        y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        if not self.elastic_width:
+            kind = self.parts[0].shortcut
+            if kind == "none":
+                return y
+            short = x if kind == "identity" else self._pool(x)
+            return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
+        return self._add_elastic_shortcut(x, y, made)
+
+    def relaxed(self, x: Tensor, weights: Tensor) -> Tensor:
+        """The mixture of all choices with `weights` [C] or [N, C]."""
+        if len(self.operations) == 1:
+            y: Tensor = self.operations[0].relaxed(x, weights, self.parts)  # type: ignore[operator]
+        else:
+            terms = []
+            for index, operation in enumerate(self.operations):
+                mine = np.flatnonzero(self.operation_of == index).tolist()
+                parts = tuple(self.parts[c] for c in mine)
+                terms.append(operation.relaxed(x, weights[..., mine], parts))  # type: ignore[operator]
+            y = torch.stack(terms).sum(0)
+        kind = self.parts[0].shortcut
+        if kind == "none":
+            return y
+        short = x if kind == "identity" else self._pool(x)
+        return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
+
+    def _add_elastic_shortcut(self, x: Tensor, y: Tensor, made: Decisions) -> Tensor:
+        most = self.widths[-1]
+        mask = prefix_mask(made.c_out, most, x)[:, :, None, None]
+        y = y * mask
+        same = made.c_in == made.c_out
+        if not self.always and (self.stride > 1 or not same.any()):
+            return y
+        short = self._pool(x) if self.always else x
+        kept = F.pad(short, (0, 0, 0, 0, 0, most - short.shape[1])) if short.shape[1] < most else short[:, :most]
+        if same.all():
+            return y + kept
+        keep = torch.from_numpy(same).to(x)[:, None, None, None]
+        if not self.always:
+            return y + kept * keep
+        assert self.shortcut is not None
+        return y + kept * keep + F.conv2d(short, self.shortcut.weight) * mask * (1 - keep)
+
+    def _pool(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, self.stride, ceil_mode=True, count_include_pad=False) if self.stride > 1 else x
+
+    def _part(self, choice: int, in_channels: int, width: int) -> BlockPart:
+        return block_part(
+            self.space,
+            self.stage,
+            choice,
+            in_channels=in_channels,
+            width=width,
+            first=self.position == 0,
+            resolution=self.space.resolutions[-1],
+        )
+
+    def _group(self) -> tuple[IntArray, list[list[int]]]:
+        """Which operation serves which choice: a shared one, or one each; choices without expansion stand apart."""
+        choices = range(len(self.parts))
+        if not self.space.rules.share:
+            return np.arange(len(self.parts)), [[c] for c in choices]
+        for c in choices:
+            kinds = {self._part(c, width, self.widths[-1]).expands for width in self.in_widths}
+            if len(kinds) > 1:
+                raise BadSpace(
+                    f"stage {self.stage + 1}: a choice must expand behind every input width or behind none",
+                    value=self.space.stages[self.stage].choices[c].label,
+                    remedy="Take widths that are multiples of rules.middle_divisor, or another expansion.",
+                )
+        groups = [g for e in (False, True) if (g := [c for c in choices if self.parts[c].expands == e])]
+        operation_of = np.zeros(len(self.parts), dtype=np.int64)
+        for index, group in enumerate(groups):
+            operation_of[group] = index
+        return operation_of, groups
+
+    def _operation(self, choices: list[int]) -> ElasticOperation:
+        row, rules = self.space.stages[self.stage], self.space.rules
+        parts = [self.parts[c] for c in choices]
+        most = max(self.space.middles(row.choices[c], self.in_widths[-1])[-1] for c in choices)
+        return ElasticOperation(
+            in_channels=self.in_widths[-1],
+            middle=most,
+            out_channels=self.widths[-1],
+            kernels=tuple(sorted({part.kernel for part in parts})),
+            stride=self.stride,
+            act=row.act,
+            hidden=max(part.se for part in parts),
+            se_act=rules.se_act,
+            se_gate=rules.se_gate,
+            expands=parts[0].expands,
+            crop=rules.kernel_weights == "crop",
+        )
+
+    def _tables(self) -> None:
+        """Numbers by [input width, choice], for whole batches at once."""
+        choices = self.space.stages[self.stage].choices
+        middles = [[self.space.middles(choice, n) for choice in choices] for n in self.in_widths]
+        self._low = np.array([[m.start for m in line] for line in middles])
+        self._cells = np.array([[len(m) for m in line] for line in middles])
+        self._kernel = np.array([choice.kernel for choice in choices])
+        widest = self.widths[-1]
+        self._hidden = np.array([[self._part(c, n, widest).se for c in range(len(choices))] for n in self.in_widths])

@@ -1,0 +1,92 @@
+"""Sub-network -> plain network with the super-network's weights.
+
+Every tensor of the plain network is a prefix slice of one of the super-network's, so the two give the same output. The
+plain network shares nothing with its origin: training it leaves the super-network alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from snugnet.nets.blocks import ClassifierHead, InvertedResidual, SqueezeExcite
+from snugnet.nets.build import Network, build
+from snugnet.nets.elastic import ElasticOperation
+from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.nets.supernet import ElasticHead, Supernet
+from snugnet.space.architecture import Architecture, find_choice
+from snugnet.space.sampling import heaviest
+
+
+def extract(supernet: Supernet, architecture: Architecture) -> Network:
+    """The plain network of `architecture` with inherited weights, in the super-network's mode and on its device."""
+    network = build(architecture, supernet.space)
+    reference = next(supernet.parameters())
+    network.to(device=reference.device, dtype=reference.dtype)
+    with torch.no_grad():
+        _copy_unit(network.stem, supernet.stem)
+        for index, (made, blocks) in enumerate(zip(architecture.stages, network.stages)):
+            row = supernet.space.stages[index]
+            for block, plain, elastic in zip(made.blocks, blocks, supernet.stages[index]):  # type: ignore[arg-type,call-overload]
+                choice = find_choice(block, row)
+                assert choice is not None
+                _copy_block(plain, elastic, row.choices.index(choice), block.kernel)
+        _copy_head(network.head, supernet.head)
+    return network.train(supernet.training)
+
+
+def extract_heaviest(supernet: Supernet) -> Network:
+    """The largest network of the space with inherited weights: the usual teacher."""
+    return extract(supernet, heaviest(supernet.space))
+
+
+def _copy_block(plain: InvertedResidual, elastic: ElasticBlock, choice: int, kernel: int) -> None:
+    operation = elastic.operations[elastic.operation_of[choice]]
+    assert isinstance(operation, ElasticOperation)
+    if operation.expand is not None:
+        _copy_unit(plain.expand, operation.expand)
+    stored = max(operation.kernels) if operation.crop else kernel
+    _copy_unit(plain.depthwise, operation.depthwise[str(stored)])
+    if isinstance(plain.se, SqueezeExcite):
+        assert operation.se is not None
+        _copy_layer(plain.se.reduce, operation.se.reduce)
+        _copy_layer(plain.se.expand, operation.se.expand)
+    _copy_unit(plain.project, operation.project)
+    if plain.shortcut is not None:
+        for layer in plain.shortcut.modules():
+            if isinstance(layer, nn.Conv2d):
+                assert elastic.shortcut is not None
+                _copy_layer(layer, elastic.shortcut)
+
+
+def _copy_head(plain: ClassifierHead, elastic: ElasticHead) -> None:
+    _copy_unit(plain.conv, elastic.conv)
+    if isinstance(plain.features, nn.Linear):
+        assert elastic.features is not None
+        _copy_layer(plain.features, elastic.features)
+    _copy_layer(plain.classifier, elastic.classifier)
+
+
+def _copy_unit(plain: nn.Module, elastic: nn.Module) -> None:
+    _copy_layer(plain.conv, elastic.conv)  # type: ignore[arg-type]
+    source, target = elastic.norm, plain.norm
+    assert isinstance(source, nn.BatchNorm2d)
+    assert isinstance(target, nn.BatchNorm2d)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        _copy_prefix(getattr(target, name), getattr(source, name))
+
+
+def _copy_layer(plain: nn.Conv2d | nn.Linear, elastic: nn.Conv2d | nn.Linear) -> None:
+    _copy_prefix(plain.weight, elastic.weight)
+    if plain.bias is not None:
+        assert elastic.bias is not None
+        _copy_prefix(plain.bias, elastic.bias)
+
+
+def _copy_prefix(target: Tensor, source: Tensor) -> None:
+    """The first channels on the leading axes, the centre of a kernel on the spatial ones."""
+    view = source[tuple(slice(size) for size in target.shape[:2])]
+    if target.dim() == 4 and view.shape[2:] != target.shape[2:]:
+        cut = (view.shape[-1] - target.shape[-1]) // 2
+        view = view[:, :, cut : cut + target.shape[2], cut : cut + target.shape[3]]
+    target.copy_(view)

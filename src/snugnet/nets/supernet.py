@@ -1,0 +1,255 @@
+"""The super-network: every network of a space in one set of weights.
+
+    logits = supernet(images, architecture)      # one sub-network, at the price of that sub-network
+    logits = supernet(images, paths)             # a path per image (rows of `Genes`)
+    logits = supernet(images, alpha, beta)       # the relaxed network, differentiable in alpha and beta
+
+What to run is passed, never set: two calls never influence each other. A stage is left early by images (or networks)
+of smaller depth. `alpha` holds, for every stage and position, weights over the choices ([C], or [N, C] for each image),
+`beta` for every stage weights over its depths; with one-hot rows the gradient with respect to them is the inner product
+of the loss's gradient with every choice's output, which is what HardCoRe-NAS's search needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snugnet.errors import BadInput, BadSpace
+from snugnet.nets.blocks import activation, conv_unit, initialise
+from snugnet.nets.elastic import IntArray, batch_norm, prefix_mask
+from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.space.architecture import Architecture, find_choice
+from snugnet.space.genes import Genes
+from snugnet.space.plan import HeadPart, head_part, plan
+from snugnet.space.sampling import Over, sample_many
+from snugnet.space.slots import why_not_additive
+from snugnet.space.space import SearchSpace
+
+Weights = Sequence[Tensor]
+
+
+@final
+class Supernet(nn.Module):
+    """All networks of `space`, sharing weights."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        super().__init__()
+        self.space = space
+        self.stem = conv_unit(
+            space.in_channels,
+            space.stem.widths[-1],
+            kernel=space.stem.kernel,
+            stride=space.stem.stride,
+            act=space.stem.act,
+        )
+        self.stages = nn.ModuleList(
+            [
+                nn.ModuleList([ElasticBlock(space, index, position) for position in range(stage.max_depth)])
+                for index, stage in enumerate(space.stages)
+            ]
+        )
+        self.head = ElasticHead(space)
+        initialise(self)
+        if space.rules.shortcut == "always":
+            for block in self.blocks():
+                for operation in block.operations:
+                    nn.init.zeros_(operation.project.norm.weight)  # type: ignore[union-attr,arg-type]
+
+    def forward(self, images: Tensor, what: Architecture | Genes | Weights, beta: Weights | None = None) -> Tensor:
+        """images [N, C, H, W] -> logits [N, classes] of the network(s) that `what` describes."""
+        if isinstance(what, Architecture):
+            return self._one(images, what)
+        if isinstance(what, Genes):
+            return self._many(images, what)
+        if beta is None:
+            raise BadInput("a relaxed network needs alpha and beta", value="alpha alone", remedy="Pass both.")
+        return self._relaxed(images, what, beta)
+
+    def blocks(self) -> list[ElasticBlock]:
+        """All elastic blocks, front to back: the order of `alpha`."""
+        return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
+
+    def sample_paths(self, count: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
+        """A random path for each of `count` images, uniform over choices unless said otherwise."""
+        return sample_many(self.space, count, rng, over)
+
+    def _one(self, images: Tensor, architecture: Architecture) -> Tensor:
+        network = plan(architecture, self.space)
+        x = self._stem(self._resize(images, architecture.resolution), architecture.stem)
+        for index, (made, parts) in enumerate(zip(architecture.stages, network.stages)):
+            row = self.space.stages[index]
+            for block, part, elastic in zip(made.blocks, parts, self.stages[index]):  # type: ignore[call-overload]
+                choice = find_choice(block, row)
+                assert choice is not None
+                x = elastic.one(x, row.choices.index(choice), part)
+        logits: Tensor = self.head.one(x, network.head)
+        return logits
+
+    def _many(self, images: Tensor, paths: Genes) -> Tensor:
+        if len(paths) != len(images):
+            raise BadInput(
+                "there must be a path for every image", value=(len(paths), len(images)), remedy="Sample as many."
+            )
+        if len(self.space.resolutions) == 1:
+            return self._many_at_one_size(images, paths)
+        pieces, rows = [], []
+        for index, size in enumerate(self.space.resolutions):
+            mine = np.flatnonzero(paths.resolution == index)
+            if len(mine):
+                chosen = self._resize(images[torch.from_numpy(mine)], size)
+                pieces.append(self._many_at_one_size(chosen, paths.take(mine)))
+                rows.append(mine)
+        return _in_order(torch.cat(pieces), np.concatenate(rows))
+
+    def _many_at_one_size(self, images: Tensor, paths: Genes) -> Tensor:
+        x = self._stem(images, self.space.stem.widths[-1])
+        if len(self.space.stem.widths) > 1:
+            widths = np.array(self.space.stem.widths)[paths.stem]
+            x = x * prefix_mask(widths, x.shape[1], x)[:, :, None, None]
+        rows = np.arange(len(images))  # rows[i]: whose features stand at position i of the batch
+        for index, blocks in enumerate(self.stages):
+            x, rows = self._many_through_stage(x, rows, paths, index, blocks)  # type: ignore[arg-type]
+        return _in_order(self.head.many(x, paths.take(rows)), rows)
+
+    def _many_through_stage(
+        self, x: Tensor, rows: IntArray, paths: Genes, index: int, blocks: nn.ModuleList
+    ) -> tuple[Tensor, IntArray]:
+        """Images leave at their own depth; those that stay are ordered anew for each block (a narrow copy)."""
+        depth = np.array(self.space.stages[index].depths)[paths.depth[:, index]]
+        left: list[Tensor] = []
+        left_rows: list[IntArray] = []
+        for position, block in enumerate(blocks):
+            leaving = depth[rows] == position
+            if leaving.any():
+                left.append(x[torch.from_numpy(np.flatnonzero(leaving))])
+                left_rows.append(rows[leaving])
+            if leaving.all():
+                return torch.cat(left), np.concatenate(left_rows)
+            made = block.decisions(paths)  # type: ignore[operator]
+            staying = made.order(rows[~leaving])
+            x = _pick(x, rows, staying)
+            rows = staying
+            x = block.many(x, made.take(rows))  # type: ignore[operator]
+        if not left:
+            return x, rows
+        return torch.cat([*left, x]), np.concatenate([*left_rows, rows])
+
+    def _relaxed(self, images: Tensor, alpha: Weights, beta: Weights) -> Tensor:
+        if reason := why_not_additive(self.space):
+            raise BadSpace(f"a space to relax must have choices per block only, but {reason}", remedy="Use evolution.")
+        blocks = self.blocks()
+        if len(alpha) != len(blocks) or len(beta) != len(self.stages):
+            raise BadInput(
+                f"alpha and beta must have {len(blocks)} and {len(self.stages)} entries",
+                value=(len(alpha), len(beta)),
+                remedy="One alpha per block, one beta per stage.",
+            )
+        x = self._stem(images, self.space.stem.widths[-1])
+        number = 0
+        for index, stage in enumerate(self.stages):
+            depths, outputs = self.space.stages[index].depths, []
+            for position, block in enumerate(stage):  # type: ignore[arg-type,var-annotated]
+                x = block.relaxed(x, alpha[number + position])
+                if position + 1 in depths:
+                    outputs.append(x)
+            number += len(stage)  # type: ignore[arg-type]
+            x = _weighted(outputs, beta[index])
+        logits: Tensor = self.head.full(x)
+        return logits
+
+    def _stem(self, images: Tensor, width: int) -> Tensor:
+        conv, norm, act = self.stem.conv, self.stem.norm, self.stem.act
+        assert isinstance(act, nn.Module)
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        y = F.conv2d(images, conv.weight[:width], stride=conv.stride, padding=conv.padding)
+        out: Tensor = act(batch_norm(y, norm, width))
+        return out
+
+    def _resize(self, images: Tensor, size: int) -> Tensor:
+        if len(self.space.resolutions) == 1 or images.shape[-1] == size:
+            return images
+        return F.interpolate(images, size=(size, size), mode="bicubic", align_corners=False)
+
+
+@final
+class ElasticHead(nn.Module):
+    """The head at its largest widths; smaller ones use the first channels."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        super().__init__()
+        self.space = space
+        largest = head_part(space, space.head.widths[-1], space.stages[-1].widths[-1], 1)
+        self.part = largest
+        self.conv = conv_unit(largest.in_channels, largest.hidden, act=largest.act)
+        self.features = nn.Linear(largest.hidden, largest.pooled, bias=largest.pooled_bias) if largest.pooled else None
+        self.act = activation(largest.act)
+        self.dropout = nn.Dropout(largest.dropout)
+        self.classifier = nn.Linear(largest.features, largest.classes)
+
+    def one(self, x: Tensor, part: HeadPart) -> Tensor:
+        pooled = self._hidden(x, part.hidden).mean((2, 3))
+        if self.features is not None:
+            bias = None if self.features.bias is None else self.features.bias[: part.pooled]
+            pooled = self.act(F.linear(pooled, self.features.weight[: part.pooled, : part.hidden], bias))
+        pooled = self.dropout(pooled)
+        return F.linear(pooled, self.classifier.weight[:, : part.features], self.classifier.bias)
+
+    def full(self, x: Tensor) -> Tensor:
+        return self.one(x, self.part)
+
+    def many(self, x: Tensor, paths: Genes) -> Tensor:
+        """A head width per image; features an image does not have are zero."""
+        head, widths = self.space.head, self.space.stages[-1].widths
+        if len(head.widths) == 1 and (len(widths) == 1 or not head.hidden_expand):
+            return self.full(x)
+        last = np.array(widths)[paths.width[:, -1]]
+        wanted = np.array(head.widths)[paths.head]
+        pooled = self._hidden(x, self.part.hidden).mean((2, 3))
+        if self.features is None:
+            pooled = pooled * prefix_mask(wanted, self.part.hidden, x)
+        else:
+            hidden = np.array([head.hidden_width(int(n)) for n in last])
+            pooled = pooled * prefix_mask(hidden, self.part.hidden, x)
+            pooled = self.act(self.features(pooled)) * prefix_mask(wanted, self.part.pooled, x)
+        logits: Tensor = self.classifier(self.dropout(pooled))
+        return logits
+
+    def _hidden(self, x: Tensor, width: int) -> Tensor:
+        conv, norm, act = self.conv.conv, self.conv.norm, self.conv.act
+        assert isinstance(act, nn.Module)
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        out: Tensor = act(batch_norm(F.conv2d(x, conv.weight[:width, : x.shape[1]]), norm, width))
+        return out
+
+
+def _weighted(outputs: list[Tensor], weights: Tensor) -> Tensor:
+    """sum_d weights_d * outputs_d for weights [D] or [N, D]."""
+    if len(outputs) == 1:
+        only: Tensor = outputs[0] * weights[..., 0].reshape(-1, 1, 1, 1)
+        return only
+    total = outputs[0] * weights[..., 0].reshape(-1, 1, 1, 1)
+    for number, output in enumerate(outputs[1:], 1):
+        total = total + output * weights[..., number].reshape(-1, 1, 1, 1)
+    return total
+
+
+def _pick(x: Tensor, rows: IntArray, wanted: IntArray) -> Tensor:
+    """The features of `wanted` rows out of those of `rows`, in that order."""
+    if len(rows) == len(wanted) and (rows == wanted).all():
+        return x
+    where = np.empty(int(rows.max()) + 1, dtype=np.int64)
+    where[rows] = np.arange(len(rows))
+    return x.index_select(0, torch.from_numpy(where[wanted]).to(x.device))
+
+
+def _in_order(x: Tensor, rows: IntArray) -> Tensor:
+    """Undo the ordering: row r of the result is the entry whose row number is r."""
+    return x.index_select(0, torch.from_numpy(np.argsort(rows)).to(x.device))
