@@ -6,8 +6,11 @@ Start at `problem` (what is solved), then `linear`, `integer`, `quadratic`, `fra
 
 from snugnet.solve.enumeration import best_by_enumeration, count_choices, enumerate_choices
 from snugnet.solve.frank_wolfe import (
+    Block,
     FrankWolfeResult,
     FrankWolfeState,
+    Gradient,
+    Schedule,
     TraceRow,
     classic_schedule,
     fixed_schedule,
@@ -27,10 +30,12 @@ from snugnet.solve.solution import Outcome, Solution, Status, Undecided
 
 __all__ = [
     "TOLERANCE",
+    "Block",
     "Choice",
     "Explanation",
     "FrankWolfeResult",
     "FrankWolfeState",
+    "Gradient",
     "Group",
     "LinearOracle",
     "Outcome",
@@ -38,6 +43,7 @@ __all__ = [
     "Price",
     "Problem",
     "ResourceCosts",
+    "Schedule",
     "Solution",
     "Status",
     "TraceRow",

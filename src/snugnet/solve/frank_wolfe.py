@@ -175,7 +175,7 @@ def _step(
     momentum: float,
     rng: np.random.Generator,
 ) -> tuple[FrankWolfeState, TraceRow]:
-    block: Block = "alpha" if rng.random() < 0.5 else "beta"
+    block = _picked(problem, rng)
     loss, vectors = gradient(state.point, block)
     alpha, beta = problem.flat_alpha(state.point.alpha), problem.flat_beta(state.point.beta)
     slope = problem.flat_alpha(vectors) if block == "alpha" else problem.flat_beta(vectors)
@@ -212,6 +212,16 @@ def _step(
         random=dict(rng.bit_generator.state),
     )
     return after, row
+
+
+def _picked(problem: Problem, rng: np.random.Generator) -> Block:
+    """Either block at random; a block with nothing to decide is left alone."""
+    heads = rng.random() < 0.5
+    if (problem.depth_sizes == 1).all():
+        return "alpha"
+    if (problem.slot_sizes == 1).all():
+        return "beta"
+    return "alpha" if heads else "beta"
 
 
 _SHORTER: Final = (0.0, 1e-15, 1e-14, 1e-12, 1e-10, 1e-8)

@@ -1,0 +1,211 @@
+"""The constrained core on problems of HardCoRe-NAS's shape (20 slots x 12 options, 5 groups of depth 2-4), on one core.
+
+    python benchmarks/solve.py [--json] [--save]
+
+Medians over random problems and budgets, contestants interleaved: our LP against scipy's on the same numbers and against
+the 41 ms a solve takes in the paper (appendix H); our integer optimum against HiGHS's MILP alone; the gap after at most
+ten seconds at 100 slots x 30 options x 4 budgets; and table 2 in kind: how often argmax breaks the budget, and by how much.
+`--save` writes a dated file into benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+from scipy.optimize import linprog
+
+from snugnet.files import write_json
+from snugnet.solve import (
+    Block,
+    Group,
+    LinearOracle,
+    Point,
+    Problem,
+    ResourceCosts,
+    Values,
+    argmax_baseline,
+    balanced_start,
+    best_choice,
+    best_choices,
+    frank_wolfe,
+    project,
+    project_alternating,
+)
+from snugnet.solve.milp import programme
+
+PAPER_MS = 1.15e-5 * 3600 * 1000  # CPU hours a solve, appendix H
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # of the way from the lightest network to the heaviest
+
+
+def make(
+    budgets: int, seed: int, share: float, *, slots: int = 20, options: int = 12, groups: int = 5
+) -> tuple[Problem, Values]:
+    """Costs that grow with an option's size, each resource in its own way; worths with falling returns, and noise."""
+    rng = np.random.default_rng(seed)
+    size = np.sort(rng.uniform(1, 3, (slots, options)), axis=1) * rng.uniform(0.5, 2, (slots, 1))
+    costs = size * rng.uniform(0.8, 1.2, (budgets, slots, options))
+    stage = tuple(
+        Group(name=f"stage{g}", options=(options,) * (slots // groups), depths=(2, 3, 4)) for g in range(groups)
+    )
+    resources = tuple(ResourceCosts(name=f"r{k}", unit="ms", base=4.0, costs=tuple(costs[k])) for k in range(budgets))
+    problem = Problem(groups=stage, resources=resources)
+    limits = {}
+    for name in problem.names:
+        low, high = (problem.cost(c)[name] for c in (problem.cheapest(name), problem.dearest(name)))
+        limits[name] = low + share * (high - low)
+    worth = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
+    return problem.with_limits(limits), Values(tuple(worth), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def time_linear(rounds: int) -> dict[str, float]:
+    """LPs over alpha with values that are independent from call to call: the hardest case for warm starts.
+
+    Depths vary between the balanced start's and the shallowest, so that every LP is feasible and its budget binds.
+    """
+    times: dict[str, list[float]] = {"lp_ms": [], "lp_3_budgets_ms": [], "scipy_lp_ms": []}
+    for share in SHARES:
+        one, three = (LinearOracle(make(k, 0, share)[0]) for k in (1, 3))
+        starts = [o.problem.flat_beta(balanced_start(o.problem).value.beta) for o in (one, three)]
+        rng = np.random.default_rng(1)
+        for _ in range(rounds):
+            shallow = rng.uniform()
+            beta, beta_3 = ((1 - shallow) * b + shallow * np.tile([1.0, 0.0, 0.0], 5) for b in starts)
+            values = rng.normal(size=240)
+            row = {
+                "lp_ms": lambda: one.alpha(values, beta).value,  # noqa: B023
+                "lp_3_budgets_ms": lambda: three.alpha(values, beta_3).value,  # noqa: B023
+                "scipy_lp_ms": lambda: by_scipy(one.problem, values, beta),  # noqa: B023
+            }
+            for name, call in row.items():
+                times[name].append(milliseconds(call))
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def by_scipy(problem: Problem, values: np.ndarray, beta: np.ndarray) -> float:
+    simplices = np.kron(np.eye(20), np.ones(12))
+    room = problem.limit - problem.base
+    return float(linprog(-values, A_ub=problem.alpha_costs(beta), b_ub=room, A_eq=simplices, b_eq=np.ones(20)).fun)
+
+
+def time_programmes(seeds: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for seed in range(seeds):
+        for share in SHARES:
+            for budgets, tail in ((1, ""), (3, "_3_budgets")):
+                problem, values = make(budgets, seed, share)
+                row = {
+                    f"qp_start{tail}_ms": lambda: balanced_start(problem),  # noqa: B023
+                    f"integer{tail}_ms": lambda: best_choice(problem, values),  # noqa: B023
+                    f"integer_20_best{tail}_ms": lambda: best_choices(problem, values, count=20),  # noqa: B023
+                }
+                if seed < 2:  # the general solver takes its time
+                    row[f"milp{tail}_ms"] = lambda: by_highs(problem, values)  # noqa: B023
+                for name, call in row.items():
+                    times.setdefault(name, []).append(milliseconds(call))
+    medians = {name: statistics.median(t) for name, t in times.items()}
+    return medians | {
+        name.replace("_ms", "_worst_ms"): max(times[name]) for name in ("integer_ms", "integer_3_budgets_ms")
+    }
+
+
+def by_highs(problem: Problem, values: Values) -> None:
+    assert programme(problem, values, count=1, deadline=time.monotonic() + 60, gap=0.0).choices
+
+
+def large() -> dict[str, float]:
+    problem, values = make(4, 0, 0.45, slots=100, options=30, groups=25)
+    quick = best_choice(problem, values, time_limit=10.0, gap=0.01)
+    full = best_choice(problem, values, time_limit=10.0)
+    assert problem.is_feasible(quick.value)
+    assert problem.is_feasible(full.value)
+    return {
+        "gap": full.stats["gap"],
+        "gap_seconds": full.stats["seconds"],
+        "first_gap_within_1_percent": quick.stats["gap"],
+        "first_gap_seconds": quick.stats["seconds"],
+    }
+
+
+def table_two(points: int) -> dict[str, Any]:
+    """Relaxed points as a search leaves them: Frank-Wolfe towards random targets, inside each of six budgets."""
+    broken = {"argmax": 0, "exact": 0, "alternating": 0}
+    worst = dict.fromkeys(broken, -np.inf)
+    rows = []
+    for share in SHARES:
+        problem, _ = make(1, 7, share)
+        limit = problem.limits["r0"]
+        start = balanced_start(problem).value
+        rng = np.random.default_rng(round(share * 100))
+        costs: dict[str, list[float]] = {name: [] for name in broken}
+        for _ in range(points):
+            relaxed = searched(problem, start, rng)
+            chosen = {
+                "argmax": argmax_baseline(problem, relaxed),
+                "exact": project(problem, relaxed).value,
+                "alternating": project_alternating(problem, relaxed).value,
+            }
+            for name, choice in chosen.items():
+                over = problem.cost(choice)["r0"] / limit - 1
+                broken[name] += not problem.is_feasible(choice)
+                worst[name] = max(worst[name], over)
+                costs[name].append(problem.cost(choice)["r0"])
+        rows.append({"limit": round(limit, 2)} | {f"{n}_largest": round(max(c), 2) for n, c in costs.items()})
+    total = points * len(SHARES)
+    return {
+        "argmax_breaks_percent": 100 * broken["argmax"] / total,
+        "argmax_worst_percent": 100 * worst["argmax"],
+        "ours_breaks_percent": 100 * (broken["exact"] + broken["alternating"]) / total,
+        "table_two": rows,
+    }
+
+
+def searched(problem: Problem, start: Point, rng: np.random.Generator) -> Point:
+    target = [rng.dirichlet(np.full(n, 0.3)) for n in (*problem.slot_sizes, *problem.depth_sizes)]
+    slots = len(problem.slot_sizes)
+
+    def gradient(point: Point, block: Block) -> tuple[float, list[np.ndarray]]:
+        ours, theirs = (point.alpha, target[:slots]) if block == "alpha" else (point.beta, target[slots:])
+        return 0.0, [2 * (a - b) for a, b in zip(ours, theirs)]
+
+    return frank_wolfe(gradient, problem, start, steps=40, rng=rng).value.point
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--save", action="store_true")
+    wanted = parser.parse_args()
+    result: dict[str, Any] = {**time_linear(50), **time_programmes(5), **large(), **table_two(200)}
+    result["paper_ms"] = PAPER_MS
+    result["paper_over_lp"] = PAPER_MS / result["lp_ms"]
+    result["scipy_over_lp"] = result["scipy_lp_ms"] / result["lp_ms"]
+    result["milp_over_integer"] = result["milp_ms"] / result["integer_ms"]
+    result["milp_over_integer_3_budgets"] = result["milp_3_budgets_ms"] / result["integer_3_budgets_ms"]
+    result = {k: round(v, 5) if isinstance(v, float) else v for k, v in result.items()}
+    if wanted.save:
+        today = datetime.date.today().isoformat()
+        note = {"date": today, "python": platform.python_version(), "machine": platform.machine(), "threads": 1}
+        write_json(Path(__file__).parent / "results" / f"solve-{today}.json", {**note, **result})
+    print(json.dumps(result) if wanted.json else "\n".join(f"{k}: {v}" for k, v in result.items()))
+
+
+if __name__ == "__main__":
+    main()
