@@ -1,5 +1,6 @@
 """Budgets in words, and the feasible set they leave of a space: numbers, ways back, refusals."""
 
+import re
 import subprocess
 import sys
 
@@ -221,10 +222,20 @@ def test_free_middle_widths_stand_at_their_start():
     assert found.choice(network) == found.choice(parse(str(network), space))
     assert found.fits(network)
     assert found.problem.cost(found.choice(network))["macs"] == found.cost(network)["macs"]
-    other = str(network).replace(":72", ":70") if ":72" in str(network) else None
-    if other:
-        with pytest.raises(BadArchitecture, match="starting middle width"):
-            found.choice(parse(other, space))
+    start = re.search(r":(\d+)", str(network))
+    wider = str(network).replace(start[0], f":{int(start[1]) + 1}", 1)
+    with pytest.raises(BadArchitecture, match="starting middle width"):
+        found.choice(parse(wider, space))
+
+
+def test_a_refusal_names_the_memory_limit_that_took_the_cheap_choices():
+    """The quick choice needs much memory: with that ruled out, no network is quick enough."""
+    parts = distinct_parts(SMALL)
+    quick_when_wide = CostTable(resource="latency", costs={p: 1.0 + (getattr(p, "middle", 99) < 40) for p in parts})
+    budget = {"latency": "4.5ms"}
+    assert feasible(SMALL, quick_when_wide, budget)
+    with pytest.raises(Infeasible, match=r"latency must be at least 5ms.* beside memory <= 60KiB, got 4.5ms"):
+        feasible(SMALL, quick_when_wide, {**budget, "memory": "60KiB"})
 
 
 def test_points_spread_over_the_whole_space():

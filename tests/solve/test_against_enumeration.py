@@ -88,7 +88,9 @@ def test_explanations(case):
     numbers = [problem.names.index(n) for n in told.conflict]
     assert not fits[:, numbers].all(axis=1).any(), "the named limits must conflict"
     for k in numbers:
-        assert fits[:, [j for j in numbers if j != k]].all(axis=1).any(), "and none of them must be superfluous"
+        rest = fits[:, [j for j in numbers if j != k]].all(axis=1)
+        assert rest.any(), "and none of them must be superfluous"
+        assert told.in_conflict[problem.names[k]] == pytest.approx(costs[rest, k].min())
     assert all(name in told.message for name in told.conflict)
     if np.isfinite(told.factor):
         wider = problem.with_limits({n: v * told.factor for n, v in problem.limits.items()})

@@ -164,7 +164,10 @@ def feasible(
     kept, depths = _what_memory_leaves(space, arranged, peaks, limits)
     problem = _problem(space, arranged, {n: t for n, t in known.items() if n not in peaks}, kept, depths, limits)
     if not fits(problem, time_limit=time_limit):
-        raise _refusal(space, problem, time_limit)
+        everything = sum(stage.max_depth * len(stage.choices) for stage in space.stages)
+        removed = sum(len(choices) for stage in kept for choices in stage) < everything
+        by = " and ".join(f"{name} <= {units.show(limits[name], name)}" for name in peaks) if removed else ""
+        raise _refusal(space, problem, by, time_limit)
     return FeasibleSet(
         space=space, budget=asked, problem=problem, limits=limits, tables=known, kept=kept, slots=arranged
     )
@@ -297,29 +300,28 @@ def _problem(
     return Problem(groups=groups, resources=tuple(resources), limits={name: limits[name] for name in tables})
 
 
-def _refusal(space: SearchSpace, problem: Problem, time_limit: float) -> Infeasible:
-    """What is wrong and what would do, in the units of the budget."""
+def _refusal(space: SearchSpace, problem: Problem, ruled_out_by: str, time_limit: float) -> Infeasible:
+    """What is wrong and what would do, in the units of the budget; `ruled_out_by` names limits that removed choices."""
     told = explain(problem, time_limit=time_limit)
+    beside = f" beside {ruled_out_by}" if ruled_out_by else ""
     if len(told.conflict) == 1:
         name = told.conflict[0]
-        return _too_little(space, name, told.limits[name], told.alone[name])
+        return _too_little(space, name, told.limits[name], told.alone[name], beside)
     asked = " and ".join(f"{n} <= {units.show(told.limits[n], n)}" for n in told.conflict)
     least = "; ".join(
-        f"{n} needs {at_least(told.given_others[n], n)} beside the other limits ({at_least(told.alone[n], n)} alone)"
+        f"{n} needs {at_least(told.in_conflict[n], n)} beside the rest ({at_least(told.alone[n], n)} alone)"
         for n in told.conflict
-        if np.isfinite(told.given_others[n])
     )
     return Infeasible(
-        f"some network of space {space.name!r} must meet {asked} together, but none does"
-        + (f": {least}" if least else ""),
+        f"some network of space {space.name!r} must meet {asked} together{beside}, but none does: {least}",
         remedy=f"Raise one of them to that, or all limits by {np.ceil((told.factor - 1) * 1e4) / 100:g} %.",
     )
 
 
-def _too_little(space: SearchSpace, name: str, limit: float, least: float) -> Infeasible:
+def _too_little(space: SearchSpace, name: str, limit: float, least: float, beside: str = "") -> Infeasible:
     enough = at_least(least, name)
     return Infeasible(
-        f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs",
+        f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs{beside}",
         value=units.show(limit, name),
         remedy=f"Raise the budget to {enough} or add smaller choices.",
     )

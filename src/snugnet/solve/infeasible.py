@@ -29,25 +29,23 @@ class Explanation:
     units: dict[str, str]
     alone: dict[str, float]  # the smallest cost each resource could have, other limits aside
     given_others: dict[str, float]  # ... with all other limits kept; inf if the others conflict among themselves
-    conflict: tuple[
-        str, ...
-    ]  # a smallest-possible set in the sense that dropping any one of it resolves it; () if none
-    factor: float  # multiply every limit by this and exactly one more network starts to fit (<= 1 if one fits already)
+    conflict: tuple[str, ...]  # limits that no network meets together, none of them superfluous; () if there are none
+    in_conflict: dict[str, float]  # the smallest cost of each of those with the rest of the conflict kept
+    factor: float  # multiply every limit by this and a network starts to fit (at most 1 if one fits already)
     nearest: Choice  # the network that then fits
 
     @property
     def message(self) -> str:
         if self.feasible:
             return "the limits admit a network"
-        parts = []
+        asked = " and ".join(f"{n} <= {self.limits[n]:.6g} {self.units[n]}" for n in self.conflict)
+        together = " together" if len(self.conflict) > 1 else ""
+        least = []
         for name in self.conflict:
-            unit, least = self.units[name], self.given_others[name]
-            floor = f"cannot go below {self.alone[name]:.6g} {unit}"
-            if len(self.conflict) > 1 and np.isfinite(least):
-                floor = f"needs at least {least:.6g} {unit} beside the other limits ({self.alone[name]:.6g} alone)"
-            parts.append(f"{name} is limited to {self.limits[name]:.6g} {unit} but {floor}")
-        way_out = f"multiplying every limit by {self.factor:.6g} would do" if np.isfinite(self.factor) else ""
-        return "; ".join([*parts, *([way_out] if way_out else [])])
+            beside = f" beside the rest ({self.alone[name]:.6g} alone)" if together else ""
+            least.append(f"{name} cannot go below {self.in_conflict[name]:.6g} {self.units[name]}{beside}")
+        way_out = f"; multiplying every limit by {self.factor:.6g} would do" if np.isfinite(self.factor) else ""
+        return f"no network meets {asked}{together}: {'; '.join(least)}{way_out}"
 
 
 def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
@@ -57,14 +55,8 @@ def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
     nearest = _least_share(problem, time_limit).value
     feasible = problem.is_feasible(nearest)
     conflict = () if feasible else _irreducible(problem, names, time_limit)
-    given_others = {}
-    for name in names:
-        others = problem.with_limits({n: v for n, v in problem.limits.items() if n != name})
-        best = best_choice(others, _minus_cost(problem, name), time_limit=time_limit)
-        if best.status.outcome is Outcome.INFEASIBLE:
-            given_others[name] = float("inf")
-        else:
-            given_others[name] = problem.cost(best.value)[name]
+    given_others = {n: _least(problem, n, [m for m in names if m != n], time_limit) for n in names}
+    in_conflict = {n: _least(problem, n, [m for m in conflict if m != n], time_limit) for n in conflict}
     return Explanation(
         feasible=feasible,
         limits={n: float(problem.limits[n]) for n in names},
@@ -72,6 +64,7 @@ def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
         alone=alone,
         given_others=given_others,
         conflict=conflict,
+        in_conflict=in_conflict,
         factor=_share(problem, nearest),
         nearest=nearest,
     )
@@ -105,9 +98,14 @@ def _share(problem: Problem, choice: Choice) -> float:
     return float(max(shares, default=0.0))
 
 
-def _minus_cost(problem: Problem, name: str) -> Values:
+def _least(problem: Problem, name: str, kept: list[str], time_limit: float) -> float:
+    """The smallest cost of one resource under the `kept` limits; infinite if those conflict."""
     row = -problem.theta[problem.names.index(name)]
-    return Values(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
+    values = Values(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
+    best = best_choice(problem.with_limits({n: problem.limits[n] for n in kept}), values, time_limit=time_limit)
+    if best.status.outcome is Outcome.INFEASIBLE:
+        return float("inf")
+    return problem.cost(best.value)[name]
 
 
 def _irreducible(problem: Problem, names: list[str], time_limit: float) -> tuple[str, ...]:

@@ -60,16 +60,18 @@ class _List:
 
     def write(self, row: int, options: list[int], depths: list[int]) -> None:
         """Fill in what row `row` stands for."""
-        for group, depth in self.depths:
-            depths[group] = depth
-        if self.picks is not None:
-            options[self.slot] = int(self.picks[row])
-        elif self.parents is not None and self.origin is not None:
-            for parent, rows in zip(self.parents, self.origin):
-                parent.write(int(rows[row]), options, depths)
-        elif self.origin is not None:
-            which, inner = self.origin
-            self.union[int(which[row])].write(int(inner[row]), options, depths)
+        open_ends: list[tuple[_List, int]] = [(self, row)]
+        while open_ends:
+            node, at = open_ends.pop()
+            for group, depth in node.depths:
+                depths[group] = depth
+            if node.picks is not None:
+                options[node.slot] = int(node.picks[at])
+            elif node.parents is not None and node.origin is not None:
+                open_ends += [(parent, int(rows[at])) for parent, rows in zip(node.parents, node.origin)]
+            elif node.origin is not None:
+                which, inner = node.origin
+                open_ends.append((node.union[int(which[at])], int(inner[at])))
 
     def take(self, rows: Ints) -> None:
         self.loss, self.cost = self.loss[rows], self.cost[:, rows]
