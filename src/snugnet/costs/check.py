@@ -20,6 +20,7 @@ from snugnet.costs.networks import spread_networks
 from snugnet.costs.table import CostTable
 from snugnet.devices.device import Device
 from snugnet.devices.estimate import Estimate
+from snugnet.devices.priority import raised_priority
 from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.progress import Quiet, Tracker
@@ -96,8 +97,9 @@ def check_table(
     fresh = spread_networks(space, networks, np.random.default_rng([rules.seed, 24]), without=frozenset(known))
     anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]
     plans = [plan(architecture, space) for architecture in (*fresh, *anchors)]
-    subjects = prepare_networks(device, plans, table.origin["batch"], shown)
-    timings = time_subjects(subjects, device.time, rules, tracker=shown)
+    with raised_priority(device.threads):
+        subjects = prepare_networks(device, plans, table.origin["batch"], shown)
+        timings = time_subjects(subjects, device.time, rules, tracker=shown)
     found = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]
     speed = float(np.median([old / new.ms for old, new in zip(then, found[networks:])]))

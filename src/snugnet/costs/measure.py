@@ -23,6 +23,7 @@ from snugnet.costs.table import CostTable, space_id
 from snugnet.costs.table_file import save_table
 from snugnet.devices.device import Device, Runnable
 from snugnet.devices.estimate import Estimate
+from snugnet.devices.priority import raised_priority
 from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.files import check_writable
@@ -59,9 +60,10 @@ def measure(
     chosen = spread_networks(space, networks, np.random.default_rng([rules.seed, 16]))
     plans = [plan(architecture, space) for architecture in chosen]
     about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch}
-    subjects = prepare_parts(device, parts, batch, shown) | prepare_networks(device, plans, batch, shown)
     journal = None if out is None else Path(f"{out}.partial")
-    timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, tracker=shown)
+    with raised_priority(device.threads):
+        subjects = prepare_parts(device, parts, batch, shown) | prepare_networks(device, plans, batch, shown)
+        timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, tracker=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
     if out is not None:
         save_table(table, out)

@@ -1,0 +1,92 @@
+"""`snugnet certify`: does a network meet its budget on a device?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snugnet.budget.budget import Budget
+from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
+from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.costs.table_file import load_table
+from snugnet.deploy.certificate import SETTINGS, Certificate, read_certificate
+from snugnet.deploy.certificate import certify as certify_network
+from snugnet.devices.registry import by_name
+from snugnet.devices.timing import TimingSettings
+from snugnet.errors import BadInput, BudgetExceeded
+from snugnet.progress import Shown
+from snugnet.units import show
+
+NetworkWord = Annotated[
+    str,
+    typer.Argument(
+        metavar="NETWORK",
+        help="A .onnx file, a .safetensors file, an architecture's .json file or a published network's name.",
+    ),
+]
+Limits = Annotated[
+    list[str], typer.Option("--budget", help="A hard limit such as latency=40ms, macs=300MMACs, params=6M; repeatable.")
+]
+Table = Annotated[Path | None, typer.Option("--table", help="A measured table; adds what it predicts.")]
+Out = Annotated[Path, typer.Option("--out", help="Where to write the certificate.")]
+
+
+def certify(
+    network: NetworkWord,
+    budget: Limits,
+    device: DeviceName = "torch-cpu",
+    threads: Threads = 1,
+    precision: Precision = "float32",
+    batch: Batch = 1,
+    table: Table = None,
+    out: Out = Path("certificate.json"),
+    seconds: Seconds = None,
+    json: Json = False,
+) -> None:
+    """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
+    limits = read_limits(budget)
+    settings = SETTINGS if seconds is None else TimingSettings(seconds=seconds, least_passes=SETTINGS.least_passes)
+    tables = {} if table is None else {name: load_table(table) for name in limits if name.split("@")[0] == "latency"}
+    place = by_name(device, threads=threads, precision=precision)
+    try:
+        made = certify_network(
+            network, limits, place, batch=batch, tables=tables, out=out, settings=settings, tracker=Shown()
+        )
+    except BudgetExceeded:
+        if json:
+            print_json(read_certificate(out))
+        say(f"wrote {out}")
+        raise
+    if json:
+        print_json(made.to_json())
+    else:
+        _print(made)
+    say(f"wrote {out}")
+
+
+def read_limits(words: list[str]) -> Budget:
+    """`["latency=40ms", "params=6M"]` as a budget."""
+    limits: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name or not text:
+            raise BadInput("a budget must be written NAME=LIMIT", value=word, remedy="Write it like latency=40ms.")
+        if name in limits:
+            raise BadInput("a budget must limit a resource once", value=name, remedy="Drop one of the two.")
+        limits[name.strip()] = text
+    return Budget(limits)
+
+
+def _print(made: Certificate) -> None:
+    rows = []
+    for line in made.lines:
+        between = "exact" if line.exact else f"{show(line.low, line.name)} to {show(line.high, line.name)}"
+        guess = "-" if line.predicted is None else show(line.predicted, line.name)
+        values = [show(value, line.name) for value in (line.limit, line.measured)]
+        rows.append([line.name, values[0], guess, values[1], between, show(line.slack, line.name)])
+    columns = ["limit on", "limit", "predicted", "measured", "95 % interval", "slack"]
+    print_table(f"{made.network} fits: {made.fits}", columns, rows)
+    if made.message:
+        say(made.message)

@@ -1,0 +1,1 @@
+"""Networks that leave the house: checked, and certified on a device."""
