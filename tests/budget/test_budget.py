@@ -116,7 +116,7 @@ def test_the_problem_costs_what_the_tables_say():
         assert found.architecture(choice) == network
         ours, tables = found.problem.cost(choice), found.cost(network)
         assert ours == pytest.approx(tables)
-        assert found.tables["params"].of_network(plan(network, HARDCORE)) == ours["params"]
+        assert found.limits.tables["params"].of_network(plan(network, HARDCORE)) == ours["params"]
 
 
 def test_everything_of_a_small_space_fits_or_not_exactly_as_its_networks_do():
@@ -150,7 +150,7 @@ def test_percentages_are_of_the_heaviest_network_by_the_same_table():
     for name in ("macs", "params", "memory"):
         table = exact_table(SMALL, name)
         heaviest = max(table.of_network(plan(a, SMALL)) for a in networks)
-        assert feasible(SMALL, [], {name: "100%"}).limits[name] == heaviest
+        assert feasible(SMALL, [], {name: "100%"}).limits.amounts[name] == heaviest
 
 
 def test_two_devices():
@@ -182,10 +182,10 @@ def test_no_budget_at_all():
 
 def test_margin_and_tightening_come_off_the_limit():
     table = latency(SMALL, margin=0.25)
-    assert feasible(SMALL, table, Budget(latency="10ms")).limits["latency"] == pytest.approx(8.0)
-    assert feasible(SMALL, table, Budget(latency="10ms"), margin=False).limits["latency"] == pytest.approx(10.0)
+    assert feasible(SMALL, table, Budget(latency="10ms")).limits.amounts["latency"] == pytest.approx(8.0)
+    assert feasible(SMALL, table, Budget(latency="10ms"), margin=False).limits.amounts["latency"] == pytest.approx(10.0)
     found = feasible(SMALL, table, Budget(latency="10ms"), tighten={"latency": 0.5})
-    assert found.limits["latency"] == pytest.approx(4.0)
+    assert found.limits.amounts["latency"] == pytest.approx(4.0)
 
 
 def test_refusals_say_what_would_do():

@@ -8,7 +8,7 @@ the set, or refuses before anything is trained, and says what is possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +16,16 @@ from numpy.typing import NDArray
 
 from snugnet import units
 from snugnet.budget.budget import Budget
-from snugnet.costs.table import CostTable, exact_table
-from snugnet.errors import BadArchitecture, BadInput, Infeasible
+from snugnet.budget.limits import Limits, Tables, at_least, limits_of, too_little
+from snugnet.costs.table import CostTable
+from snugnet.errors import BadArchitecture, Infeasible
 from snugnet.solve import TOLERANCE, Choice, Group, Point, Problem, ResourceCosts, Values, explain, fits
 from snugnet.space.architecture import Architecture, Block, StageChoice, check, find_choice
-from snugnet.space.plan import Part, plan
+from snugnet.space.plan import Part
 from snugnet.space.slots import Slots, slots
 from snugnet.space.space import SearchSpace
 
-Tables = CostTable | Iterable[CostTable] | Mapping[str, CostTable]
 Kept = tuple[tuple[tuple[int, ...], ...], ...]
-
-EXACT = ("macs", "params", "weights", "memory")
-"""Resources whose tables need no device: a budget on them needs no table from the caller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +36,14 @@ class FeasibleSet:
     peak memory rules some out); option c of a slot is choice `kept[stage][position][c]`. Groups are stages, in order.
     """
 
-    space: SearchSpace
-    budget: Budget
+    limits: Limits  # every limit as a number, peak memory included
     problem: Problem
-    limits: dict[str, float]  # every limit of the budget as a number in base units, peak memory included
-    tables: dict[str, CostTable]
     kept: Kept
     slots: Slots
+
+    @property
+    def space(self) -> SearchSpace:
+        return self.limits.space
 
     def architecture(self, choice: Choice) -> Architecture:
         """The network a choice stands for; free middle widths stand at their starting value."""
@@ -98,12 +96,11 @@ class FeasibleSet:
 
     def cost(self, architecture: Architecture) -> dict[str, float]:
         """What an architecture costs by the tables, in base units: every limited resource, peak memory included."""
-        network = plan(architecture, self.space)
-        return {name: table.of_network(network) for name, table in self.tables.items()}
+        return self.limits.cost(architecture)
 
     def fits(self, architecture: Architecture) -> bool:
         """Does it meet every limit by the tables?"""
-        return all(cost <= self.limits[name] * (1 + TOLERANCE) for name, cost in self.cost(architecture).items())
+        return self.limits.fits(architecture)
 
     def values(self, options: Sequence[Sequence[Sequence[float]]], depths: Sequence[Sequence[float]]) -> Values:
         """Worths given for all of the space, as the problem wants them.
@@ -152,110 +149,23 @@ def feasible(
 ) -> FeasibleSet:
     """The feasible set of `space` under `budget`; raises `Infeasible` with the reason and the way out.
 
-    `tables`: one, several, or by name ("latency@phone"). Exact resources (MACs, parameters, weights, memory) need none.
-    `margin`: keep a calibrated table's margin of the limit free, so that the measured network fits, not only the sum.
-    `tighten`: factors on limits, e.g. {"latency": 0.97} after a network was measured over its budget.
+    Arguments as in `limits_of`; spaces whose costs do not add up slot by slot are refused with the reason.
     """
-    asked = budget if isinstance(budget, Budget) else Budget(budget)
     arranged = slots(space)
-    known = _tables(space, tables, asked)
-    limits = _limits(space, arranged, known, asked, margin, tighten or {})
-    peaks = {name: table for name, table in known.items() if table.combine == "max"}
-    kept, depths = _what_memory_leaves(space, arranged, peaks, limits)
-    problem = _problem(space, arranged, {n: t for n, t in known.items() if n not in peaks}, kept, depths, limits)
+    limits = limits_of(space, tables, budget, margin=margin, tighten=tighten)
+    peaks = {name: table for name, table in limits.tables.items() if table.combine == "max"}
+    kept, depths = _what_memory_leaves(space, arranged, peaks, limits.amounts)
+    sums = {name: table for name, table in limits.tables.items() if name not in peaks}
+    problem = _problem(arranged, sums, kept, depths, limits.amounts)
     if not fits(problem, time_limit=time_limit):
-        everything = sum(stage.max_depth * len(stage.choices) for stage in space.stages)
-        removed = sum(len(choices) for stage in kept for choices in stage) < everything
-        by = " and ".join(f"{name} <= {units.show(limits[name], name)}" for name in peaks) if removed else ""
-        raise _refusal(space, problem, by, time_limit)
-    return FeasibleSet(
-        space=space, budget=asked, problem=problem, limits=limits, tables=known, kept=kept, slots=arranged
-    )
-
-
-def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, CostTable]:
-    """A table per limited resource, checked against the space; exact ones are made where none was given."""
-    if isinstance(tables, CostTable):
-        given = {tables.resource: tables}
-    elif isinstance(tables, Mapping):
-        given = dict(tables)
-    else:
-        given = {}
-        for table in tables:
-            if table.resource in given:
-                raise BadInput(
-                    "two tables of one resource must be told apart by name",
-                    value=table.resource,
-                    remedy=f"Pass them as {{'{table.resource}@phone': ..., '{table.resource}@server': ...}}.",
-                )
-            given[table.resource] = table
-    found = {}
-    for name in budget:
-        if name in given:
-            table = given[name]
-            if units.resource(table.resource) != units.resource(name):
-                raise BadInput(
-                    f"the table for {name} must be a table of {units.resource(name).name}",
-                    value=table.resource,
-                    remedy="Pass the table that belongs to the name.",
-                )
-            table.require(space=space)
-            found[name] = table
-        elif name in EXACT:
-            found[name] = exact_table(space, name)
-        else:
-            have = ", ".join([*given, *(n for n in EXACT if n not in given)])
-            raise BadInput(
-                f"a budget on {name} must have a cost table of {name}",
-                value=budget[name],
-                remedy=f"Make one with `snugnet measure` and pass it, or drop the limit; there are tables of: {have}.",
-            )
-    return found
-
-
-def _limits(
-    space: SearchSpace,
-    arranged: Slots,
-    tables: Mapping[str, CostTable],
-    budget: Budget,
-    margin: bool,
-    tighten: Mapping[str, float],
-) -> dict[str, float]:
-    """Every limit as a number: percentages resolved, margins and tightening applied."""
-    limits = {}
-    for name, factor in tighten.items():
-        if name not in budget or not 0 < factor <= 1:
-            raise BadInput(
-                "tighten must give a factor in (0, 1] for a limited resource", value=(name, factor), remedy="Try 0.97."
-            )
-    for name, table in tables.items():
-        heaviest = _heaviest(space, arranged, table) if budget.is_relative(name) else 0.0
-        limit = budget.amount(name, heaviest) * tighten.get(name, 1.0)
-        limits[name] = limit / (1.0 + table.margin) if margin else limit
-    return limits
-
-
-def _heaviest(space: SearchSpace, arranged: Slots, table: CostTable) -> float:
-    """What the heaviest network costs by this table."""
-    costs = [table.of_part(arranged.stem), table.of_part(arranged.head)]
-    for stage, positions in zip(space.stages, arranged.blocks):
-        largest = [max(table.of_part(p) for p in parts) for parts in positions]
-        costs += largest[: stage.max_depth]
-    return table.combined(costs)
+        raise _refusal(space, problem, _restrictions(space, kept, peaks, limits.amounts), time_limit)
+    return FeasibleSet(limits=limits, problem=problem, kept=kept, slots=arranged)
 
 
 def _what_memory_leaves(
     space: SearchSpace, arranged: Slots, peaks: Mapping[str, CostTable], limits: Mapping[str, float]
 ) -> tuple[Kept, list[tuple[int, ...]]]:
     """The choices and depths no limit on a largest part rules out; refuses where nothing is left."""
-    for name, table in peaks.items():
-        allowed = limits[name] * (1 + TOLERANCE)
-        need = max(table.of_part(arranged.stem), table.of_part(arranged.head))
-        for stage, positions in zip(space.stages, arranged.blocks):
-            for parts in positions[: stage.depths[0]]:
-                need = max(need, min(table.of_part(p) for p in parts))
-        if need > allowed:
-            raise _too_little(space, name, limits[name], need)
 
     def admitted(part: Part) -> bool:
         return all(table.of_part(part) <= limits[name] * (1 + TOLERANCE) for name, table in peaks.items())
@@ -265,7 +175,7 @@ def _what_memory_leaves(
         left = [tuple(c for c, part in enumerate(parts) if admitted(part)) for parts in positions]
         running = next((p for p, choices in enumerate(left) if not choices), len(left))
         possible = tuple(d for d in stage.depths if d <= running)
-        if not possible:  # only several limits on memory together can do this
+        if not possible:  # each limit alone has been found possible, so these are several together
             asked = ", ".join(f"{n} <= {units.show(limits[n], n)}" for n in peaks)
             raise Infeasible(
                 f"some choice of stage {index} must meet {asked} in space {space.name!r}",
@@ -277,7 +187,6 @@ def _what_memory_leaves(
 
 
 def _problem(
-    space: SearchSpace,
     arranged: Slots,
     tables: Mapping[str, CostTable],
     kept: Kept,
@@ -300,13 +209,21 @@ def _problem(
     return Problem(groups=groups, resources=tuple(resources), limits={name: limits[name] for name in tables})
 
 
-def _refusal(space: SearchSpace, problem: Problem, ruled_out_by: str, time_limit: float) -> Infeasible:
-    """What is wrong and what would do, in the units of the budget; `ruled_out_by` names limits that removed choices."""
+def _restrictions(space: SearchSpace, kept: Kept, peaks: Mapping[str, CostTable], amounts: Mapping[str, float]) -> str:
+    """What else narrows the space: limits on memory that ruled choices out, and free widths that stand at their start."""
+    everything = sum(stage.max_depth * len(stage.choices) for stage in space.stages)
+    narrowed = sum(len(choices) for stage in kept for choices in stage) < everything
+    words = [f"{name} <= {units.show(amounts[name], name)}" for name in peaks] if narrowed else []
+    words += ["middle widths at their start"] if any(stage.has_span for stage in space.stages) else []
+    return f" beside {' and '.join(words)}" if words else ""
+
+
+def _refusal(space: SearchSpace, problem: Problem, beside: str, time_limit: float) -> Infeasible:
+    """What is wrong and what would do, in the units of the budget."""
     told = explain(problem, time_limit=time_limit)
-    beside = f" beside {ruled_out_by}" if ruled_out_by else ""
     if len(told.conflict) == 1:
         name = told.conflict[0]
-        return _too_little(space, name, told.limits[name], told.alone[name], beside)
+        return too_little(space, name, told.limits[name], told.alone[name], beside)
     asked = " and ".join(f"{n} <= {units.show(told.limits[n], n)}" for n in told.conflict)
     least = "; ".join(
         f"{n} needs {at_least(told.in_conflict[n], n)} beside the rest ({at_least(told.alone[n], n)} alone)"
@@ -316,21 +233,6 @@ def _refusal(space: SearchSpace, problem: Problem, ruled_out_by: str, time_limit
         f"some network of space {space.name!r} must meet {asked} together{beside}, but none does: {least}",
         remedy=f"Raise one of them to that, or all limits by {np.ceil((told.factor - 1) * 1e4) / 100:g} %.",
     )
-
-
-def _too_little(space: SearchSpace, name: str, limit: float, least: float, beside: str = "") -> Infeasible:
-    enough = at_least(least, name)
-    return Infeasible(
-        f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs{beside}",
-        value=units.show(limit, name),
-        remedy=f"Raise the budget to {enough} or add smaller choices.",
-    )
-
-
-def at_least(value: float, name: str) -> str:
-    """`value` as text that a person can copy into a budget: rounded up, never down."""
-    text = units.show(value, name)
-    return text if units.parse(text, name) >= value else units.show(value * 1.0006, name)
 
 
 def _ruled_out(what: str, value: object) -> BadArchitecture:
