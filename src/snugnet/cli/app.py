@@ -21,6 +21,10 @@ VERBS = {
     "spaces": "snugnet.cli.spaces",
     "show": "snugnet.cli.show",
     "zoo": "snugnet.cli.zoo",
+    "devices": "snugnet.cli.devices",
+    "measure": "snugnet.cli.measure",
+    "check": "snugnet.cli.check",
+    "certify": "snugnet.cli.certify",
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,13 +12,12 @@ from snugnet.budget.budget import Budget
 from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table_file import load_table
-from snugnet.deploy.certificate import SETTINGS, Certificate, read_certificate
-from snugnet.deploy.certificate import certify as certify_network
-from snugnet.devices.registry import by_name
-from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.progress import Shown
 from snugnet.units import show
+
+if TYPE_CHECKING:
+    from snugnet.deploy.certificate import Certificate
 
 NetworkWord = Annotated[
     str,
@@ -46,17 +46,21 @@ def certify(
     json: Json = False,
 ) -> None:
     """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
+    from snugnet.deploy import certificate  # these bring torch in: not for `snugnet --help`
+    from snugnet.devices.registry import by_name
+
+    usual = certificate.SETTINGS
     limits = read_limits(budget)
-    settings = SETTINGS if seconds is None else TimingSettings(seconds=seconds, least_passes=SETTINGS.least_passes)
+    settings = usual if seconds is None else replace(usual, seconds=seconds)
     tables = {} if table is None else {name: load_table(table) for name in limits if name.split("@")[0] == "latency"}
     place = by_name(device, threads=threads, precision=precision)
     try:
-        made = certify_network(
+        made = certificate.certify(
             network, limits, place, batch=batch, tables=tables, out=out, settings=settings, tracker=Shown()
         )
     except BudgetExceeded:
         if json:
-            print_json(read_certificate(out))
+            print_json(certificate.read_certificate(out))
         say(f"wrote {out}")
         raise
     if json:

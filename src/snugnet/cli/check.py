@@ -10,12 +10,8 @@ import typer
 from snugnet.cli.device_options import Seconds
 from snugnet.cli.measure import space_at
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.costs.check import check_table
-from snugnet.costs.picture import check_format, picture_of_check
 from snugnet.costs.table import CostTable
 from snugnet.costs.table_file import load_table
-from snugnet.devices.registry import by_name
-from snugnet.devices.timing import TimingSettings
 from snugnet.errors import TableMismatch
 from snugnet.files import check_writable, write_json
 from snugnet.progress import Shown
@@ -40,6 +36,11 @@ def check(
     json: Json = False,
 ) -> None:
     """Measure networks that the table has not seen and compare them with its predictions."""
+    from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.picture import check_format, picture_of_check
+    from snugnet.devices.registry import by_name
+    from snugnet.devices.timing import TimingSettings
+
     read = load_table(table)
     if read.origin["kind"] != "measured":
         raise TableMismatch("a table to check must be measured", value=read.resource, remedy="Exact ones need none.")

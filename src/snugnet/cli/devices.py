@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from rich.markup import escape
+
 from snugnet.cli.printing import Json, print_json, print_table
-from snugnet.devices.device import processor
-from snugnet.devices.registry import listing
 
 
 def devices(json: Json = False) -> None:
     """List the devices and runtimes, and what is missing for those that cannot be used here."""
+    from snugnet.devices.device import processor  # these bring torch in: not for `snugnet --help`
+    from snugnet.devices.registry import listing
+
     rows = listing()
     if json:
         print_json([asdict(row) for row in rows])
         return
     cells = [
-        [row.name, "yes" if row.here else "no", ", ".join(row.precisions), row.reason and f"{row.reason}: {row.remedy}"]
+        [
+            row.name,
+            "yes" if row.here else "no",
+            ", ".join(row.precisions),
+            escape(row.reason and f"{row.reason}. {row.remedy}"),
+        ]
         for row in rows
     ]
     print_table(

@@ -10,10 +10,7 @@ import typer
 
 from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.costs.measure import measure as measure_space
 from snugnet.costs.table import CostTable
-from snugnet.devices.registry import by_name
-from snugnet.devices.timing import TimingSettings
 from snugnet.progress import Shown
 from snugnet.space.plan import plan
 from snugnet.space.reading import find_space
@@ -39,6 +36,10 @@ def measure(
     json: Json = False,
 ) -> None:
     """Measure every block of a space on a device; a killed run goes on where it was."""
+    from snugnet.costs.measure import measure as measure_space  # these bring torch in: not for `snugnet --help`
+    from snugnet.devices.registry import by_name
+    from snugnet.devices.timing import TimingSettings
+
     settings = TimingSettings() if seconds is None else TimingSettings(seconds=seconds)
     place = by_name(device, threads=threads, precision=precision)
     searched = space_at(space, resolution, classes)
