@@ -152,3 +152,12 @@ def test_argmax_breaks_budgets_and_projections_do_not():
         if problem.is_feasible(point):
             assert problem.is_feasible(project_alternating(problem, point).value)
     assert broken > 0
+
+
+def test_the_deadline_holds_for_all_programmes_together():
+    problem, values = hardcore_shaped(4, 0, slots=100, options=30, groups=25)
+    begun = time.monotonic()
+    got = best_choices(problem, values, count=20, time_limit=2.0)
+    assert time.monotonic() - begun < 2.0 + 1.5
+    assert got.found
+    assert all(problem.is_feasible(c) for c in got.found)

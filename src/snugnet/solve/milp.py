@@ -51,7 +51,7 @@ def programme(
         if left <= 0:
             return Programmed(tuple(found), False, bound, False)
         _start_from(highs, problem, [c for c in known if c not in found])
-        highs.setOptionValue("time_limit", highs.getRunTime() + max(left, 0.01))
+        highs.setOptionValue("time_limit", max(left, 0.01))  # counted per run
         highs.run()
         status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
