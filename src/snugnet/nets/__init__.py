@@ -1,5 +1,19 @@
 """Torch modules: plain networks and the super-network they come from."""
 
+from snugnet.nets.batchnorm import recalibrate
 from snugnet.nets.build import Network, build, build_part, build_plan
+from snugnet.nets.extract import extract, extract_heaviest
+from snugnet.nets.importance import sort_channels
+from snugnet.nets.supernet import Supernet
 
-__all__ = ["Network", "build", "build_part", "build_plan"]
+__all__ = [
+    "Network",
+    "Supernet",
+    "build",
+    "build_part",
+    "build_plan",
+    "extract",
+    "extract_heaviest",
+    "recalibrate",
+    "sort_channels",
+]

@@ -25,14 +25,12 @@ from typing import final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from snugnet.nets.blocks import activation, gate
+from snugnet.nets.gather import IntArray, pool_tail
 from snugnet.space.plan import BlockPart
 from snugnet.space.space import Activation, Gate
-
-IntArray = NDArray[np.int64]
 
 
 def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:
@@ -119,7 +117,8 @@ class ElasticOperation(nn.Module):
         d = self._depthwise(self._expand(x, part.middle), part.kernel, part.middle)
         if part.se:
             assert self.se is not None
-            d = d * self.se.gates(d.mean((2, 3)), part.se)[:, :, None, None]
+            d, pooled = pool_tail(d, 0)
+            d = d * self.se.gates(pooled, part.se)[:, :, None, None]
         return self._project(d, part.middle, part.out_channels)
 
     def many(self, x: Tensor, kernel: IntArray, middle: IntArray, hidden: IntArray, out_channels: int) -> Tensor:
@@ -127,11 +126,12 @@ class ElasticOperation(nn.Module):
         most = int(middle.max()) if self.expand is not None else x.shape[1]
         wide = self._expand(x, most)
         mask = None if int(middle.min()) == most else prefix_mask(middle, most, x)
-        pieces = []
-        for size, start, stop in runs(kernel):
-            d = self._depthwise(wide[start:stop], size, most)
-            scale = self._scale(d, None if mask is None else mask[start:stop], hidden[start:stop])
-            d = d if scale is None else d * scale[:, :, None, None]
+        pieces, stretches = [], runs(kernel)
+        # split, not slices: its backward joins the gradients once, in their own memory format
+        chunks = wide.split([stop - start for _, start, stop in stretches])
+        for (size, start, stop), chunk in zip(stretches, chunks):
+            d = self._depthwise(chunk, size, most)
+            d = self._scaled(d, None if mask is None else mask[start:stop], hidden[start:stop])
             pieces.append(F.conv2d(d, self._projection(most, out_channels)))
         y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return batch_norm(y, self._norm(self.project), out_channels)
@@ -176,20 +176,22 @@ class ElasticOperation(nn.Module):
                 total = total + F.pad(term, (0, self.middle - part.middle))
         return total.reshape(-1, self.middle)
 
-    def _scale(self, d: Tensor, mask: Tensor | None, hidden: IntArray) -> Tensor | None:
-        """[n, m]: what each image's channels are multiplied with: mask times gate, or None for nothing at all."""
+    def _scaled(self, d: Tensor, mask: Tensor | None, hidden: IntArray) -> Tensor:
+        """Each image's channels times its mask and, for the last images, those with squeeze-excite, its gate."""
         off = int(np.count_nonzero(hidden == 0))
         if off == len(hidden):
-            return mask
+            return d if mask is None else d * mask[:, :, None, None]
         assert self.se is not None
-        pooled = d[off:].mean((2, 3))
+        d, pooled = pool_tail(d, off)
         widths, most = hidden[off:], int(hidden.max())
         units = None if int(widths.min()) == most else prefix_mask(widths, most, d)
         if mask is None:
-            gates = self.se.gates(pooled, most, units)
-            return gates if not off else torch.cat([gates.new_ones(off, gates.shape[1]), gates])
-        gates = self.se.gates(pooled * mask[off:], most, units) * mask[off:]
-        return gates if not off else torch.cat([mask[:off], gates])
+            scale = self.se.gates(pooled, most, units)
+            scale = scale if not off else torch.cat([scale.new_ones(off, scale.shape[1]), scale])
+        else:
+            scale = self.se.gates(pooled * mask[off:], most, units) * mask[off:]
+            scale = scale if not off else torch.cat([mask[:off], scale])
+        return d * scale[:, :, None, None]
 
     def _expand(self, x: Tensor, middle: int) -> Tensor:
         if self.expand is None:

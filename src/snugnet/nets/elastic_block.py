@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugnet.errors import BadSpace
-from snugnet.nets.elastic import ElasticOperation, IntArray, prefix_mask, runs
+from snugnet.nets.elastic import ElasticOperation, prefix_mask, runs
+from snugnet.nets.gather import IntArray
 from snugnet.space.genes import Genes
 from snugnet.space.plan import BlockPart, block_part
 from snugnet.space.space import SearchSpace
@@ -94,9 +95,9 @@ class ElasticBlock(nn.Module):
             c_out=np.array(self.widths)[out],
         )
 
-    def many(self, x: Tensor, made: Decisions) -> Tensor:
-        """A choice per image; images come in the order of `Decisions.order`."""
-        pieces, most = [], self.widths[-1]
+    def many(self, x: Tensor, made: Decisions, most: int) -> Tensor:
+        """A choice per image; images come in the order of `Decisions.order`; `most` is the widest output among all."""
+        pieces = []
         for operation, start, stop in runs(made.operation):
             d = made if stop - start == len(made.kernel) else made.take(slice(start, stop))
             part = x if d is made else x[start:stop]
@@ -108,7 +109,7 @@ class ElasticBlock(nn.Module):
                 return y
             short = x if kind == "identity" else self._pool(x)
             return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
-        return self._add_elastic_shortcut(x, y, made)
+        return self._add_elastic_shortcut(x, y, made, most)
 
     def relaxed(self, x: Tensor, weights: Tensor) -> Tensor:
         """The mixture of all choices with `weights` [C] or [N, C]."""
@@ -127,8 +128,7 @@ class ElasticBlock(nn.Module):
         short = x if kind == "identity" else self._pool(x)
         return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
 
-    def _add_elastic_shortcut(self, x: Tensor, y: Tensor, made: Decisions) -> Tensor:
-        most = self.widths[-1]
+    def _add_elastic_shortcut(self, x: Tensor, y: Tensor, made: Decisions, most: int) -> Tensor:
         mask = prefix_mask(made.c_out, most, x)[:, :, None, None]
         y = y * mask
         same = made.c_in == made.c_out
@@ -142,7 +142,7 @@ class ElasticBlock(nn.Module):
         if not self.always:
             return y + kept * keep
         assert self.shortcut is not None
-        return y + kept * keep + F.conv2d(short, self.shortcut.weight) * mask * (1 - keep)
+        return y + kept * keep + F.conv2d(short, self.shortcut.weight[:most, : x.shape[1]]) * mask * (1 - keep)
 
     def _pool(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, self.stride, ceil_mode=True, count_include_pad=False) if self.stride > 1 else x

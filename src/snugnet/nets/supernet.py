@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from snugnet.errors import BadInput, BadSpace
 from snugnet.nets.blocks import activation, conv_unit, initialise
-from snugnet.nets.elastic import IntArray, batch_norm, prefix_mask
+from snugnet.nets.elastic import batch_norm, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture, find_choice
 from snugnet.space.genes import Genes
 from snugnet.space.plan import HeadPart, head_part, plan
@@ -108,9 +109,10 @@ class Supernet(nn.Module):
         return _in_order(torch.cat(pieces), np.concatenate(rows))
 
     def _many_at_one_size(self, images: Tensor, paths: Genes) -> Tensor:
-        x = self._stem(images, self.space.stem.widths[-1])
-        if len(self.space.stem.widths) > 1:
-            widths = np.array(self.space.stem.widths)[paths.stem]
+        # Channels that no image of the batch has are not computed at all.
+        widths = np.array(self.space.stem.widths)[paths.stem]
+        x = self._stem(images, int(widths.max()))
+        if widths.min() < widths.max():
             x = x * prefix_mask(widths, x.shape[1], x)[:, :, None, None]
         rows = np.arange(len(images))  # rows[i]: whose features stand at position i of the batch
         for index, blocks in enumerate(self.stages):
@@ -122,20 +124,22 @@ class Supernet(nn.Module):
     ) -> tuple[Tensor, IntArray]:
         """Images leave at their own depth; those that stay are ordered anew for each block (a narrow copy)."""
         depth = np.array(self.space.stages[index].depths)[paths.depth[:, index]]
+        most = int(np.array(self.space.stages[index].widths)[paths.width[:, index]].max())
         left: list[Tensor] = []
         left_rows: list[IntArray] = []
         for position, block in enumerate(blocks):
             leaving = depth[rows] == position
-            if leaving.any():
-                left.append(x[torch.from_numpy(np.flatnonzero(leaving))])
-                left_rows.append(rows[leaving])
-            if leaving.all():
-                return torch.cat(left), np.concatenate(left_rows)
             made = block.decisions(paths)  # type: ignore[operator]
-            staying = made.order(rows[~leaving])
-            x = _pick(x, rows, staying)
+            gone, staying = rows[leaving], made.order(rows[~leaving])
+            x = reorder(x, rows, np.concatenate([gone, staying]))
+            if len(gone):
+                parted, x = x.split([len(gone), len(staying)])
+                left.append(parted)
+                left_rows.append(gone)
+            if not len(staying):
+                return torch.cat(left), np.concatenate(left_rows)
             rows = staying
-            x = block.many(x, made.take(rows))  # type: ignore[operator]
+            x = block.many(x, made.take(rows), most)  # type: ignore[operator]
         if not left:
             return x, rows
         return torch.cat([*left, x]), np.concatenate([*left_rows, rows])
@@ -209,17 +213,16 @@ class ElasticHead(nn.Module):
         head, widths = self.space.head, self.space.stages[-1].widths
         if len(head.widths) == 1 and (len(widths) == 1 or not head.hidden_expand):
             return self.full(x)
-        last = np.array(widths)[paths.width[:, -1]]
         wanted = np.array(head.widths)[paths.head]
-        pooled = self._hidden(x, self.part.hidden).mean((2, 3))
-        if self.features is None:
-            pooled = pooled * prefix_mask(wanted, self.part.hidden, x)
-        else:
-            hidden = np.array([head.hidden_width(int(n)) for n in last])
-            pooled = pooled * prefix_mask(hidden, self.part.hidden, x)
-            pooled = self.act(self.features(pooled)) * prefix_mask(wanted, self.part.pooled, x)
-        logits: Tensor = self.classifier(self.dropout(pooled))
-        return logits
+        hidden = wanted
+        if self.features is not None:
+            hidden = np.array([head.hidden_width(n) for n in widths])[paths.width[:, -1]]
+        pooled = self._hidden(x, int(hidden.max())).mean((2, 3)) * prefix_mask(hidden, int(hidden.max()), x)
+        if self.features is not None:
+            weight, bias = self.features.weight[: wanted.max(), : hidden.max()], self.features.bias
+            pooled = self.act(F.linear(pooled, weight, None if bias is None else bias[: wanted.max()]))
+            pooled = pooled * prefix_mask(wanted, int(wanted.max()), x)
+        return F.linear(self.dropout(pooled), self.classifier.weight[:, : wanted.max()], self.classifier.bias)
 
     def _hidden(self, x: Tensor, width: int) -> Tensor:
         conv, norm, act = self.conv.conv, self.conv.norm, self.conv.act
@@ -241,15 +244,6 @@ def _weighted(outputs: list[Tensor], weights: Tensor) -> Tensor:
     return total
 
 
-def _pick(x: Tensor, rows: IntArray, wanted: IntArray) -> Tensor:
-    """The features of `wanted` rows out of those of `rows`, in that order."""
-    if len(rows) == len(wanted) and (rows == wanted).all():
-        return x
-    where = np.empty(int(rows.max()) + 1, dtype=np.int64)
-    where[rows] = np.arange(len(rows))
-    return x.index_select(0, torch.from_numpy(where[wanted]).to(x.device))
-
-
 def _in_order(x: Tensor, rows: IntArray) -> Tensor:
     """Undo the ordering: row r of the result is the entry whose row number is r."""
-    return x.index_select(0, torch.from_numpy(np.argsort(rows)).to(x.device))
+    return reorder(x, rows, np.arange(len(rows)))
