@@ -202,7 +202,13 @@ def main() -> None:
     result = {k: round(v, 5) if isinstance(v, float) else v for k, v in result.items()}
     if wanted.save:
         today = datetime.date.today().isoformat()
-        note = {"date": today, "python": platform.python_version(), "machine": platform.machine(), "threads": 1}
+        note: dict[str, Any] = {
+            "date": today,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "threads": 1,
+        }
+        note |= {"load_average": round(os.getloadavg()[0], 1), "processors": os.cpu_count()}
         write_json(Path(__file__).parent / "results" / f"solve-{today}.json", {**note, **result})
     print(json.dumps(result) if wanted.json else "\n".join(f"{k}: {v}" for k, v in result.items()))
 

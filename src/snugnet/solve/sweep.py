@@ -262,11 +262,13 @@ class Sweep:
     def _complete(self, a: _List, b: _List, rows_a: Ints, rows_b: Ints, delta: float) -> Iterator[Choice]:
         room = self._limit - self._base
         loss = a.loss[rows_a] + b.loss[rows_b]
-        cost = a.cost[:, rows_a] + b.cost[:, rows_b]
-        unused = np.maximum(room[:, None] - cost, 0.0)
-        worth = self.bound - loss - self._prices @ unused
-        fits = (cost <= (room + _SUMS * self._limit)[:, None]).all(axis=0)
-        rows = np.flatnonzero(fits & (worth >= self.bound - delta - self._rounding))
+        worth = self.bound - loss
+        rows = np.flatnonzero(loss <= delta + self._rounding)
+        for k in range(len(room)):  # one budget after the other: each leaves fewer pairs to look at
+            cost = a.cost[k, rows_a[rows]] + b.cost[k, rows_b[rows]]
+            worth[rows] -= self._prices[k] * np.maximum(room[k] - cost, 0.0)
+            fits = cost <= room[k] + _SUMS * self._limit[k]
+            rows = rows[fits & (worth[rows] >= self.bound - delta - self._rounding)]
         if len(rows) > 50 * self._count + 1000:
             keep = np.argsort(-worth[rows], kind="stable")[: 50 * self._count + 1000]
             cut = worth[rows[keep[-1]]]
