@@ -7,6 +7,7 @@ x choice x middle width), filled once from the cost of each part. Then a row's c
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +20,50 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+@final
+class CostLookup:
+    """The lookup arrays of one cost function over one space; call it with `Genes`."""
+
+    def __init__(self, space: SearchSpace, cost: Callable[[Part], float], combine: str = "sum") -> None:
+        self.space, self.add = space, np.add if combine == "sum" else np.maximum
+        sizes = list(space.resolutions)
+        self.stem = np.array([[cost(stem_part(space, w, s)) for w in space.stem.widths] for s in sizes], dtype=float)
+        sizes = [-(-size // space.stem.stride) for size in sizes]
+        self.first, self.later = [], []
+        for index, stage in enumerate(space.stages):
+            after = [-(-size // stage.stride) for size in sizes]
+            self.first.append(_lookup(space, index, sizes, cost, first=True))
+            deeper = stage.max_depth > 1
+            self.later.append(_lookup(space, index, after, cost, first=False) if deeper else self.first[-1])
+            sizes = after
+        heads = [
+            [[cost(head_part(space, w, c, s)) for w in space.head.widths] for c in space.stages[-1].widths]
+            for s in sizes
+        ]
+        self.head = np.array(heads, dtype=float)
+
+    def __call__(self, genes: Genes) -> FloatArray:
+        """[n] costs of the architectures in `genes`."""
+        total: FloatArray = self.stem[genes.resolution, genes.stem]
+        before = genes.stem
+        for index, stage in enumerate(self.space.stages):
+            depth = np.array(stage.depths)[genes.depth[:, index]]
+            width = genes.width[:, index]
+            for d in range(stage.max_depth):
+                slot = 0 if stage.per == "stage" else d
+                choice = genes.choice[:, index, slot]
+                table, inputs = (self.first[index], before) if d == 0 else (self.later[index], width)
+                middle = _middle_index(self.space, index, choice, inputs, genes.position[:, index, slot], d == 0)
+                values = table[genes.resolution, inputs, width, choice, middle]
+                total = np.where(d < depth, self.add(total, values), total)
+            before = width
+        result: FloatArray = self.add(total, self.head[genes.resolution, before, genes.head])
+        return result
+
+
 def costs_of_many(space: SearchSpace, genes: Genes, cost: Callable[[Part], float], combine: str = "sum") -> FloatArray:
     """[n] costs of the architectures in `genes`; `combine` is "sum" or "max" over a network's parts."""
-    add = np.add if combine == "sum" else np.maximum
-    sizes = list(space.resolutions)
-    stem = np.array([[cost(stem_part(space, w, size)) for w in space.stem.widths] for size in sizes], dtype=float)
-    total: FloatArray = stem[genes.resolution, genes.stem]
-    sizes = [-(-size // space.stem.stride) for size in sizes]
-    before = genes.stem
-    for index, stage in enumerate(space.stages):
-        after = [-(-size // stage.stride) for size in sizes]
-        first = _lookup(space, index, sizes, cost, first=True)
-        later = _lookup(space, index, after, cost, first=False) if stage.max_depth > 1 else first
-        depth = np.array(stage.depths)[genes.depth[:, index]]
-        width = genes.width[:, index]
-        for d in range(stage.max_depth):
-            slot = 0 if stage.per == "stage" else d
-            choice = genes.choice[:, index, slot]
-            table, inputs = (first, before) if d == 0 else (later, width)
-            middle = _middle_index(space, index, choice, inputs, genes.position[:, index, slot], d == 0)
-            values = table[genes.resolution, inputs, width, choice, middle]
-            total = np.where(d < depth, add(total, values), total)
-        before, sizes = width, after
-    head = np.array(
-        [
-            [[cost(head_part(space, w, c, size)) for w in space.head.widths] for c in space.stages[-1].widths]
-            for size in sizes
-        ],
-        dtype=float,
-    )
-    result: FloatArray = add(total, head[genes.resolution, before, genes.head])
-    return result
+    return CostLookup(space, cost, combine)(genes)
 
 
 def _inputs(space: SearchSpace, stage: int, first: bool) -> tuple[int, ...]:
