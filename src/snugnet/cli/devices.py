@@ -18,15 +18,10 @@ def devices(json: Json = False) -> None:
     if json:
         print_json([asdict(row) for row in rows])
         return
-    cells = [
-        [
-            row.name,
-            "yes" if row.here else "no",
-            ", ".join(row.precisions),
-            escape(row.reason and f"{row.reason}. {row.remedy}"),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        missing = escape(f"{row.reason}. {row.remedy}") if row.reason else ""
+        cells.append([row.name, "yes" if row.here else "no", ", ".join(row.precisions), missing])
     print_table(
         f"Devices on this machine ({processor()})", ["name", "here", "precisions", "what is missing"], cells, left=4
     )

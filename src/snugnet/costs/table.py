@@ -105,12 +105,12 @@ class CostTable:
         return True
 
     def _between(self, part: Part) -> float:
-        if self.origin.get("kind") == "exact":
-            return float(_EXACT[self.resource][0](part))
         if isinstance(part, BlockPart):
             points = self._by_middle.get(replace(part, middle=0), [])
             place = bisect.bisect(points, (part.middle, 0.0))
             if 0 < place < len(points):
+                if self.origin.get("kind") == "exact":
+                    return float(_EXACT[self.resource][0](part))
                 (left, low), (right, high) = points[place - 1], points[place]
                 return low + (high - low) * (part.middle - left) / (right - left)
         raise TableMismatch(
