@@ -131,16 +131,21 @@ def by_highs(problem: Problem, values: Values) -> None:
 
 
 def large() -> dict[str, float]:
+    """100 slots x 30 options x 4 budgets: the worst gap of three problems after at most ten seconds each."""
+    gaps, seconds = [], []
+    for seed in range(3):
+        problem, values = make(4, seed, 0.45, slots=100, options=30, groups=25)
+        got = best_choice(problem, values, time_limit=10.0)
+        assert problem.is_feasible(got.value)
+        gaps.append(got.stats["gap"])
+        seconds.append(got.stats["seconds"])
     problem, values = make(4, 0, 0.45, slots=100, options=30, groups=25)
     quick = best_choice(problem, values, time_limit=10.0, gap=0.01)
-    full = best_choice(problem, values, time_limit=10.0)
     assert problem.is_feasible(quick.value)
-    assert problem.is_feasible(full.value)
     return {
-        "gap": full.stats["gap"],
-        "gap_seconds": full.stats["seconds"],
-        "first_gap_within_1_percent": quick.stats["gap"],
-        "first_gap_seconds": quick.stats["seconds"],
+        "gap": max(gaps),
+        "gap_seconds": max(seconds),
+        "gap_below_1_percent_seconds": quick.stats["seconds"],
     }
 
 
