@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -87,6 +88,12 @@ def test_an_onnx_file(network, tmp_path):
     assert counted["macs"] == analytic.macs(PLAN)
     assert counted["memory"] == analytic.peak_memory(PLAN)
     assert counted["params"] < analytic.params(PLAN)
+    split = tmp_path / "split.onnx"
+    onnx.save(onnx.load(path), split, save_as_external_data=True, location="split.data", size_threshold=0)
+    again = certify(split, {"params": "10M"})
+    assert again.lines[0].measured == counted["params"]
+    (tmp_path / "split.data").write_bytes(bytes(8) + (tmp_path / "split.data").read_bytes()[8:])
+    assert certify(split, {"params": "10M"}).weights_sha256 != again.weights_sha256
     with pytest.raises(BadInput, match="must be run by a runtime for ONNX"):
         certify(path, WIDE, TorchCpu(), settings=QUICK)
     with pytest.raises(BadInput, match="with batch 3"):

@@ -1,11 +1,10 @@
 """Devices by name, and what happens to those that are not there."""
 
-import os
-
 import pytest
 import torch
 
 from snugnet.devices import DEVICES, OnnxRuntime, TorchCpu, TorchCuda, by_name, listing
+from snugnet.devices.device import usable_cores
 from snugnet.devices.onnx_graph import agree
 from snugnet.errors import BadInput, DeviceMissing, UnknownName
 
@@ -20,7 +19,7 @@ def test_the_nearest_name_is_offered():
         by_name("onnx-runtime")
 
 
-@pytest.mark.parametrize("threads", [0, -1, True, 1.5, (os.cpu_count() or 1) + 1])
+@pytest.mark.parametrize("threads", [0, -1, True, 1.5, usable_cores() + 1])
 def test_impossible_threads_are_refused(threads):
     with pytest.raises(BadInput, match="threads must"):
         TorchCpu(threads=threads)
@@ -66,3 +65,19 @@ def test_what_no_exporter_can_take_is_explained():
 
     with pytest.raises(BadInput, match=r"exportable to ONNX|compute what torch computes"):
         OnnxRuntime().prepare(Odd(), -torch.ones(3, 3))
+
+
+def test_priority_is_asked_for_and_given_back():
+    import os
+
+    from snugnet.devices.priority import raised_priority
+
+    def state():
+        return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+
+    before = state()
+    for threads in (1, 2):
+        with raised_priority(threads) as granted:
+            assert granted in ("first", "raised", "ordinary")
+            assert (state() == before) == (granted == "ordinary")
+        assert state() == before

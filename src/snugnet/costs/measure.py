@@ -59,7 +59,7 @@ def measure(
     parts = distinct_parts(space)
     chosen = spread_networks(space, networks, np.random.default_rng([rules.seed, 16]))
     plans = [plan(architecture, space) for architecture in chosen]
-    about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch}
+    about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch, "versions": versions()}
     journal = None if out is None else Path(f"{out}.partial")
     with raised_priority(device.threads):
         subjects = prepare_parts(device, parts, batch, shown) | prepare_networks(device, plans, batch, shown)

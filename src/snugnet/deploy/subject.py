@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from safetensors import SafetensorError, safe_open
 
-from snugnet.costs.graph import GraphCosts, graph_costs
+from snugnet.costs.graph import GraphCosts, external_files, graph_costs
 from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, UnknownName
@@ -93,8 +93,8 @@ def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | 
 def _of_onnx(path: Path) -> Subject:
     if not path.is_file():
         raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
-    data = read_bytes(path)
     costs = graph_costs(path)
+    files = [path, *(path.parent / name for name in external_files(path))]
 
     def prepare(device: Device, batch: int) -> Runnable:
         if not isinstance(device, OpensOnnx):
@@ -112,7 +112,13 @@ def _of_onnx(path: Path) -> Subject:
             ) from error
         return runnable
 
-    return Subject(name=str(path), form="onnx", weights_sha256=sha256(data), costs=costs, prepare=prepare)
+    return Subject(
+        name=str(path),
+        form="onnx",
+        weights_sha256=sha256(b"".join(read_bytes(file) for file in files)),
+        costs=costs,
+        prepare=prepare,
+    )
 
 
 def _load_safetensors(path: Path) -> Network:

@@ -45,14 +45,14 @@ class Device(ABC):
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
 
     def __post_init__(self) -> None:
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         if isinstance(self.threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
             raise BadInput(
-                "threads must be a whole number of at least 1", value=self.threads, remedy=f"This machine has {cores}."
+                "threads must be a whole number of at least 1", value=self.threads, remedy=f"Ask for 1 to {cores}."
             )
         if self.threads > cores:
             raise BadInput(
-                f"threads must not exceed the {cores} cores of this machine",
+                f"threads must not exceed the {cores} cores this process may use",
                 value=self.threads,
                 remedy=f"Ask for 1 to {cores}.",
             )
@@ -117,6 +117,11 @@ def own_time(run: Callable[[], object], repetitions: int) -> float:
     for _ in range(repetitions):
         run()
     return (time.thread_time_ns() - began) / 1e6 / repetitions
+
+
+def usable_cores() -> int:
+    """The cores this process may run on; a container often has fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:

@@ -13,6 +13,8 @@ import os
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from snugnet.devices.device import usable_cores
+
 _NICE: Final = -15
 
 Granted = Literal["first", "raised", "ordinary"]
@@ -23,7 +25,7 @@ def raised_priority(threads: int = 1) -> Iterator[Granted]:
     """What the system granted, inside the block. Work of several threads is only raised: its helpers would lag behind."""
     with contextlib.ExitStack() as undo:
         granted: Granted = "ordinary"
-        if threads == 1 and (os.cpu_count() or 1) > 1 and _go_first(undo):
+        if threads == 1 and usable_cores() > 1 and _go_first(undo):
             granted = "first"
         elif _raise(undo):
             granted = "raised"
@@ -39,8 +41,15 @@ def _go_first(undo: contextlib.ExitStack) -> bool:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
         return False
-    undo.callback(os.sched_setscheduler, 0, before, detail)
+    undo.callback(_give_back, before, detail)
     return True
+
+
+def _give_back(before: int, detail: os.sched_param) -> None:
+    try:
+        os.sched_setscheduler(0, before, detail)
+    except OSError:  # dropping the mark on children takes more rights than getting it; the priority itself goes back
+        os.sched_setscheduler(0, before | os.SCHED_RESET_ON_FORK, detail)
 
 
 def _raise(undo: contextlib.ExitStack) -> bool:

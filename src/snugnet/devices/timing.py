@@ -91,7 +91,7 @@ def time_subjects(
     names = tuple(subjects)
     book = Journal(journal, _identity(names, rules, about)) if journal is not None else None
     rows, spent = _done_before(book, len(names))
-    shown.start(f"timing {len(names)} subjects", rules.seconds)
+    shown.start(f"timing {len(names)} subject{'s' * (len(names) > 1)}", rules.seconds)
     repetitions = _warm_up(subjects, stopwatch, rules)
     verdict, seen = _look(rows, rules, spent), ""
     try:
