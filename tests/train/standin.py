@@ -32,13 +32,9 @@ class Standin(nn.Module):
             self.blocks = nn.ModuleList(nn.ModuleList(_kernel(k) for k in (3, 5)) for _ in range(3))
             self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(8, 4))
         self.space = SPACE
-        self.sorted = 0
 
     def sample_paths(self, count, rng):
         return sample_many(self.space, count, rng)
-
-    def sort_channels(self):
-        self.sorted += 1
 
     def forward(self, images, path):
         genes = path if hasattr(path, "choice") else encode([path], self.space)

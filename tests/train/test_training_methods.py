@@ -2,9 +2,12 @@
 
 import pytest
 import torch
-from standin import Plain, Standin
+from standin import SPACE, Plain, Standin
 
 from snugnet.errors import BadInput
+from snugnet.nets.supernet import Supernet
+from snugnet.space.genes import encode
+from snugnet.space.presets import preset
 from snugnet.space.sampling import heaviest
 from snugnet.train import methods
 from snugnet.train.dice import Dice
@@ -27,7 +30,7 @@ class Watched:
         return getattr(self.model, name)
 
 
-def one_step(method, model, shard=0, teacher=None, number=0):
+def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0):
     net, losses = Watched(model), []
     generator = torch.Generator().manual_seed(shard)
 
@@ -44,7 +47,7 @@ def one_step(method, model, shard=0, teacher=None, number=0):
         own=dice.at("shard", shard),
         backward=backward,
         teacher=teacher,
-        epoch=0.0,
+        epoch=epoch,
     )
     return net, losses, method.step(step)
 
@@ -101,11 +104,48 @@ def test_in_place_distillation_hears_the_heaviest_first(make):
     )
 
 
-def test_sorting_happens_at_the_start_of_a_phase():
-    model = Standin()
-    methods.multipath(sort_channels=True).begin(model)
-    methods.multipath().begin(model)
-    assert model.sorted == 1
+def test_paths_leave_the_heaviest_network_step_by_step():
+    method = methods.multipath(ramp_epochs=2)
+    shares = []
+    for epoch in (0.0, 1.0, 2.0):
+        paths = one_step(method, Standin(), epoch=epoch)[0].calls[0]
+        top = encode([heaviest(SPACE)], SPACE)
+        shares.append(float((paths.choice[:, 0] == top.choice[:, 0]).mean()))
+    assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0 and shares[2] < shares[1]
+
+
+def supernet():
+    torch.manual_seed(0)
+    return Supernet(preset("hardcore-lowres", classes=4, width=0.25, resolution=16))
+
+
+def test_preparation_of_a_phase_changes_what_it_says():
+    net = supernet()
+    methods.heaviest(open_gates=True).begin(net)
+    opened = [m.expand.bias for m in net.modules() if hasattr(m, "gate")]
+    assert opened and all(bool((bias == 2).all()) for bias in opened)
+    methods.multipath(inherit_kernels=True).begin(net)
+    kernels = net.blocks()[1].operations[0].depthwise
+    assert torch.equal(kernels["3"].conv.weight, kernels["5"].conv.weight[:, :, 1:4, 1:4])
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    methods.multipath().begin(net)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("make", [methods.multipath, methods.singlepath])
+def test_sorting_leaves_the_heaviest_network_what_it_was(make):
+    net = supernet().eval()
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                layer.weight.uniform_(0.5, 1.5)
+                layer.running_var.fill_(0.05)
+        images = torch.rand(3, 3, 16, 16)
+        before = net(images, heaviest(net.space))
+        first = net.blocks()[1].operations[0].project.conv.weight.clone()
+        make(sort_channels=True).begin(net)
+        assert torch.allclose(before, net(images, heaviest(net.space)), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(first, net.blocks()[1].operations[0].project.conv.weight)
 
 
 def test_finetune_needs_its_teacher():

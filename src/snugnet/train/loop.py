@@ -100,7 +100,7 @@ class Loop:
         start, steps = self.position, self.steps(method)
         self._model.train()
         if start.step == 0:
-            method.begin(self._net)
+            method.begin(self._model)
         sgd = optimiser.build(self._model, method, fused=self._fabric.device.type == "cpu")
         average = optimiser.Average(self._model, method.ema) if method.ema is not None else None
         if saved is not None and start.step > 0:

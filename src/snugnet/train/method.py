@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugnet.errors import BadInput
 from snugnet.train.augment import Augmentation
@@ -73,7 +73,7 @@ class Method(ABC):
     split: str = "train"
 
     @abstractmethod
-    def begin(self, net: Net) -> None:
+    def begin(self, model: nn.Module) -> None:
         """Before the phase's first step: change the weights where the method asks for it (channel sorting)."""
 
     @abstractmethod

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugnet.space.sampling import heaviest
 from snugnet.train.losses import cross_entropy
-from snugnet.train.method import Method, Net, Step
+from snugnet.train.method import Method, Step
+from snugnet.train.methods._preparing import prepare
 
 
 @final
@@ -20,9 +21,10 @@ class Heaviest(Method):
     name: ClassVar[str] = "heaviest"
     elastic: ClassVar[bool] = True
     epochs: int = 250
+    open_gates: bool = False  # squeeze-excite gates start nearly open instead of half open
 
-    def begin(self, net: Net) -> None:
-        pass
+    def begin(self, model: nn.Module) -> None:
+        prepare(model, gates=self.open_gates)
 
     def step(self, step: Step) -> dict[str, Tensor]:
         logits = step.net(step.images, heaviest(step.net.space))

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from torch import Tensor
+import numpy as np
+from torch import Tensor, nn
 
-from snugnet.train.method import Method, Net, Step, check_share
+from snugnet.space.genes import encode
+from snugnet.space.sampling import heaviest, mutate_many
+from snugnet.train.method import Method, Step, check_share
 from snugnet.train.methods._inplace import paths_step
-from snugnet.train.methods._sorting import sort_if_wanted
+from snugnet.train.methods._preparing import prepare
 
 
 @final
@@ -26,13 +29,21 @@ class Multipath(Method):
     elastic: ClassVar[bool] = True
     epochs: int = 100
     sort_channels: bool = False  # order channels by importance first, so that narrow blocks keep the best ones
+    inherit_kernels: bool = False  # small kernels start as the centre of the largest one
     distill: float = 0.0
     temperature: float = 1.0
+    ramp_epochs: float = 0.0  # paths leave the heaviest network step by step over this time; 0: uniform from the start
 
-    def begin(self, net: Net) -> None:
+    def begin(self, model: nn.Module) -> None:
         check_share("distill", self.distill)
-        sort_if_wanted(net, self.sort_channels)
+        prepare(model, sort=self.sort_channels, kernels=self.inherit_kernels)
 
     def step(self, step: Step) -> dict[str, Tensor]:
-        paths = step.net.sample_paths(len(step.images), step.own.at("paths").numpy())
+        rng = step.own.at("paths").numpy()
+        if step.epoch < self.ramp_epochs:
+            space = step.net.space
+            start = encode([heaviest(space)], space).take(np.zeros(len(step.images), dtype=np.int64))
+            paths = mutate_many(space, start, rng, step.epoch / self.ramp_epochs)
+        else:
+            paths = step.net.sample_paths(len(step.images), rng)
         return paths_step(step, paths, self.label_smoothing, self.distill, self.temperature)

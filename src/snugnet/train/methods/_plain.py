@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugnet.errors import BadInput
 from snugnet.train.losses import cross_entropy, distillation
-from snugnet.train.method import Method, Net, Step, check_share
+from snugnet.train.method import Method, Step, check_share
 
 
 @final
@@ -27,7 +27,7 @@ class Plain(Method):
     distill: float = 0.0
     temperature: float = 1.0
 
-    def begin(self, net: Net) -> None:
+    def begin(self, model: nn.Module) -> None:
         check_share("distill", self.distill)
 
     def step(self, step: Step) -> dict[str, Tensor]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugnet.space.sampling import sample
-from snugnet.train.method import Method, Net, Step, check_share
+from snugnet.train.method import Method, Step, check_share
 from snugnet.train.methods._inplace import paths_step
-from snugnet.train.methods._sorting import sort_if_wanted
+from snugnet.train.methods._preparing import prepare
 
 
 @final
@@ -22,12 +22,13 @@ class Singlepath(Method):
     elastic: ClassVar[bool] = True
     epochs: int = 100
     sort_channels: bool = False
+    inherit_kernels: bool = False  # small kernels start as the centre of the largest one
     distill: float = 0.0
     temperature: float = 1.0
 
-    def begin(self, net: Net) -> None:
+    def begin(self, model: nn.Module) -> None:
         check_share("distill", self.distill)
-        sort_if_wanted(net, self.sort_channels)
+        prepare(model, sort=self.sort_channels, kernels=self.inherit_kernels)
 
     def step(self, step: Step) -> dict[str, Tensor]:
         path = sample(step.net.space, step.shared.at("path").numpy())

@@ -1,0 +1,168 @@
+"""`snugnet rank`: how good are sub-networks with inherited weights, and do they rank as elsewhere?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.errors import BadInput
+from snugnet.files import read_json, read_text, write_json
+from snugnet.progress import Quiet, Shown, Tracker
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
+Seed = Annotated[int, typer.Option("--seed", help="Which random sub-networks.")]
+Given = Annotated[
+    Path | None, typer.Option("--architectures", help="A file with an architecture a line, instead of random ones.")
+]
+Against = Annotated[Path | None, typer.Option("--against", metavar="RUN", help="Another run with the same space.")]
+Alone = Annotated[
+    int, typer.Option("--stand-alone", min=0, metavar="EPOCHS", help="Compare with networks trained from scratch.")
+]
+Split = Annotated[str, typer.Option("--split", help="val or test.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
+
+
+def rank(
+    run: RunFolder,
+    count: Count = 30,
+    seed: Seed = 0,
+    architectures: Given = None,
+    against: Against = None,
+    stand_alone: Alone = 0,
+    split: Split = "val",
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Judge sub-networks of a run (recalibrated), and correlate them with another run or with stand-alone training."""
+    import torch
+
+    from snugnet.recipes.runs import open_run
+    from snugnet.train import ranking
+
+    if split not in ("val", "test"):
+        raise BadInput("--split must be val or test", value=split, remedy="Training images say nothing here.")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    shown: Tracker = Quiet() if json else Shown()
+    opened = open_run(run)
+    space = opened.supernet.space
+    if architectures is not None:
+        chosen = _read(architectures, space)
+    else:
+        chosen = ranking.random_architectures(space, count, seed)
+    right = _inherited(opened, chosen, split, shown)
+    facts: dict[str, Any] = {"run": str(run), "split": split, "images": right.shape[1]}
+    facts["networks"] = [
+        {"architecture": str(a), "accuracy": round(float(r.double().mean()), 6)} for a, r in zip(chosen, right)
+    ]
+    facts["spread"] = ranking.spread(right).to_json()
+    if against is not None:
+        other = open_run(against)
+        if other.supernet.space != space or other.data.identity() != opened.data.identity():
+            raise BadInput(
+                "both runs must have one space and one data set", value=str(against), remedy="Take a fitting run."
+            )
+        facts["against"] = {"run": str(against), **_compare(right, _inherited(other, chosen, split, shown))}
+    if stand_alone:
+        alone = _stand_alone(opened, chosen, split, stand_alone, shown)
+        facts["stand_alone"] = {"epochs": stand_alone, **_compare(right, alone)}
+    write_json(run / "rank.json", facts)
+    _tell(facts, run, json)
+
+
+def _inherited(opened: Any, chosen: list[Any], split: str, shown: Tracker) -> Any:
+    from snugnet.nets.batchnorm import recalibrate
+    from snugnet.nets.extract import extract
+    from snugnet.train.ranking import inherited
+
+    seed = opened.recipe.seed
+    return inherited(opened.supernet, opened.data, chosen, extract, recalibrate, split=split, seed=seed, progress=shown)
+
+
+def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Tracker) -> Any:
+    """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
+    import torch
+
+    from snugnet.nets.build import build
+    from snugnet.train import methods
+    from snugnet.train import train as run_training
+    from snugnet.train.dice import Dice
+    from snugnet.train.evaluate import correct
+    from snugnet.train.methods import open_gates
+    from snugnet.train.ranking import stand_alone
+
+    part, seed = opened.recipe.train, opened.recipe.seed
+    last = part.methods()[-1].describe()
+    kept = ("lr", "lr_per", "weight_decay", "label_smoothing", "mixup", "auto_augment", "shift", "mirror", "ema")
+    method = methods.scratch(**{name: last[name] for name in kept}, epochs=epochs, warmup_epochs=min(1.0, epochs / 5))
+    path = opened.folder / "stand_alone.json"
+    recipe = {"split": split, "batch": part.batch, "seed": seed, **method.describe()}
+    saved = read_json(path) if path.exists() else {}
+    known = saved.get("right", {}) if saved.get("recipe") == recipe else {}
+
+    def train_one(architecture: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(Dice(seed).at("stand-alone", str(architecture)).number())
+            net = build(architecture, opened.supernet.space)
+        if any(getattr(phase, "open_gates", False) for phase in part.methods()):
+            open_gates(net)  # the same start as the super-network's
+        run_training(
+            net, opened.data, method, seed=seed, batch=part.batch, channels_last=part.channels_last, judge=None
+        )
+        return correct(net, opened.data, split)
+
+    return stand_alone(chosen, train_one, known, lambda: _keep(path, recipe, known), shown)
+
+
+def _keep(path: Path, recipe: dict[str, Any], known: dict[str, list[bool]]) -> None:
+    write_json(path, {"recipe": recipe, "right": known})
+
+
+def _compare(right: Any, other: Any) -> dict[str, Any]:
+    from snugnet.train.ranking import agreement, spread
+
+    ones, others = right.double().mean(1).tolist(), other.double().mean(1).tolist()
+    return {
+        **agreement(ones, others).to_json(),
+        "spread": spread(other).to_json(),
+        "accuracies": [round(value, 6) for value in others],
+    }
+
+
+def _read(path: Path, space: Any) -> list[Any]:
+    from snugnet.space.architecture import parse
+
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    chosen = [parse(line, space) for line in lines if line and not line.startswith("#")]
+    if not chosen:
+        raise BadInput(f"{path} must hold an architecture a line", remedy="`snugnet rank RUN --json` prints some.")
+    return chosen
+
+
+def _tell(facts: dict[str, Any], run: Path, json: bool) -> None:
+    if json:
+        print_json(facts)
+        return
+    rows = [[row["architecture"], f"{row['accuracy']:.2%}"] for row in facts["networks"]]
+    print_table(
+        f"Sub-networks of {run} on {facts['images']} images ({facts['split']})", ["architecture", "accuracy"], rows
+    )
+    _say_spread("inherited weights", facts["spread"])
+    for key in ("against", "stand_alone"):
+        if key in facts:
+            found = facts[key]
+            name = f"run {found['run']}" if key == "against" else f"stand-alone, {found['epochs']} epochs"
+            _say_spread(name, found["spread"])
+            print(f"{name}: tau {found['tau']:.3f} (p {found['tau_p']:.2g}), rho {found['rho']:.3f}")
+    say(f"wrote {run / 'rank.json'}")
+
+
+def _say_spread(name: str, spread: dict[str, float]) -> None:
+    print(
+        f"{name}: mean {spread['mean']:.2%}, {spread['lowest']:.2%} to {spread['highest']:.2%}, deviation "
+        f"{spread['deviation']:.2%}; standard error of a difference {spread['error']:.2%}"
+    )
