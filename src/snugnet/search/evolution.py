@@ -1,0 +1,99 @@
+"""Evolution on inherited weights: mutation and crossover of a Pareto set, inside the limits by construction.
+
+Starts from random networks that fit, keeps those no other beats in both cost and loss, and breeds from them. Cost is
+the largest share of a limit that a network uses (of its MACs where there is no limit). Children over a limit are
+redrawn, a bounded number of times, before they are looked at; no network is evaluated twice; the Pareto set is written
+after every round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from snugnet.costs.analytic import macs
+from snugnet.errors import BadInput
+from snugnet.files import write_json
+from snugnet.search.method import Found, SearchMethod, Task
+from snugnet.search.objective import Verdict
+from snugnet.space.architecture import Architecture
+from snugnet.space.plan import plan
+from snugnet.train.dice import Dice
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evolution(SearchMethod):
+    """AttentiveNAS's search: population, rounds, and how many children of each kind a round has."""
+
+    name = "evolution"
+    population: int = 64
+    rounds: int = 8
+    mutations: int = 16
+    crossovers: int = 16
+    share: float = 0.2  # of a network's decisions that a mutation redraws
+
+    def run(self, task: Task) -> Found:
+        if min(self.population, self.rounds, self.mutations + self.crossovers) < 1:
+            raise BadInput("population, rounds and children must be positive", value=self, remedy="Try the defaults.")
+        rng, within = Dice(task.seed).at("evolution").numpy(), task.arena.within
+        judged: dict[Architecture, Verdict] = {}
+        trace: list[dict[str, Any]] = []
+        total = self.population + self.rounds * (self.mutations + self.crossovers)
+        task.progress.start("evolution", total)
+        self._judge(task, judged, [task.arena.start, *within.sample(self.population - 1, rng)])
+        for number in range(self.rounds):
+            parents = pareto(task, judged)
+            picks = [parents[i] for i in rng.integers(len(parents), size=self.mutations)]
+            children = within.mutate(picks, rng, self.share)
+            pairs = rng.integers(len(parents), size=(2, self.crossovers))
+            children += within.cross([parents[i] for i in pairs[0]], [parents[i] for i in pairs[1]], rng)
+            self._judge(task, judged, children)
+            best = min(judged.values(), key=lambda v: v.loss)
+            trace.append({"round": number + 1, "loss": best.loss, "accuracy": best.accuracy, "seen": len(judged)})
+            self._keep(task, judged)
+        task.progress.stop()
+        found = min(judged, key=lambda a: (judged[a].loss, str(a)))
+        return Found(architecture=found, trace=trace, details={"pareto": self._rows(task, judged)})
+
+    def _judge(self, task: Task, judged: dict[Architecture, Verdict], networks: list[Architecture]) -> None:
+        for architecture in networks:
+            if architecture not in judged:
+                judged[architecture] = task.judge(architecture)
+            task.progress.update(len(judged), f"best loss {min(v.loss for v in judged.values()):.4f}")
+
+    def _keep(self, task: Task, judged: dict[Architecture, Verdict]) -> None:
+        if task.folder is not None:
+            write_json(task.folder / "pareto.json", self._rows(task, judged))
+
+    def _rows(self, task: Task, judged: dict[Architecture, Verdict]) -> list[dict[str, Any]]:
+        return [
+            {
+                "architecture": str(a),
+                "accuracy": judged[a].accuracy,
+                "loss": judged[a].loss,
+                "predicted": task.arena.limits.cost(a),
+            }
+            for a in pareto(task, judged)
+        ]
+
+
+def burden(task: Task, architecture: Architecture) -> float:
+    """The largest share of a limit that the network uses; its MACs where nothing is limited."""
+    limits = task.arena.limits
+    if not limits.amounts:
+        return float(macs(plan(architecture, limits.space)))
+    return max(cost / limits.amounts[name] for name, cost in limits.cost(architecture).items())
+
+
+def pareto(task: Task, judged: dict[Architecture, Verdict]) -> list[Architecture]:
+    """Those that no other network beats in both burden and loss, by rising burden."""
+    rows = sorted(((burden(task, a), v.loss, str(a), a) for a, v in judged.items()), key=lambda row: row[:3])
+    kept, best = [], np.inf
+    for _, loss, _, architecture in rows:
+        if loss < best:
+            kept.append(architecture)
+            best = loss
+    return kept

@@ -1,0 +1,94 @@
+"""The front: the best networks along one resource, each validated.
+
+Budgets spaced evenly between the cheapest and the dearest network; the instant method answers each in milliseconds, and
+its candidates are judged for real. A network that fits a smaller budget fits a larger one, so every point may take the
+best of all that was judged before it: accuracy never falls along the front for want of looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from snugnet.budget import Budget, cheapest, dearest
+from snugnet.budget.limits import Tables, limits_of
+from snugnet.errors import BadInput
+from snugnet.nets import Supernet
+from snugnet.progress import Quiet, Tracker
+from snugnet.search.instant import Instant
+from snugnet.search.objective import Judge
+from snugnet.search.result import SearchResult
+from snugnet.search.search import search
+from snugnet.train.data import Data
+from snugnet.units import parse, show
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FrontPoint:
+    """One budget along the resource and the network for it."""
+
+    limit: float
+    result: SearchResult
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "limit": self.limit,
+            "predicted": self.result.predicted,
+            "accuracy": self.result.accuracy,
+            "loss": self.result.loss,
+            "architecture": str(self.result.architecture),
+        }
+
+
+def front(
+    supernet: Supernet,
+    data: Data,
+    tables: Tables,
+    resource: str,
+    points: int = 20,
+    *,
+    method: Instant | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    judge: Judge | None = None,
+    progress: Tracker | None = None,
+) -> list[FrontPoint]:
+    """`points` networks along `resource`, cheapest budget first."""
+    if points < 2:
+        raise BadInput("a front needs at least 2 points", value=points, remedy="Try 20.")
+    # A budget nobody misses resolves the table, its margin and both ends of the range.
+    limits = limits_of(supernet.space, tables, Budget({resource: "100%"}))
+    table = limits.tables[resource]
+    room = 1.0 + table.margin
+    low, high = cheapest(supernet.space, table).cost * room, dearest(supernet.space, table).cost * room
+    memory = None if out is None else Path(out) / "evaluations.jsonl"
+    judge = judge or Judge(supernet, data, memory=memory)
+    shown = progress or Quiet()
+    found: list[FrontPoint] = []
+    shown.start(f"front along {resource}", points)
+    for number, amount in enumerate(np.linspace(low, high, points)):
+        text = _text(float(amount), resource)
+        how = method or Instant()
+        result = search(supernet, data, limits.tables, {resource: text}, how, seed, out=out, judge=judge)
+        best = min([result, *(p.result for p in found)], key=lambda r: r.loss)
+        found.append(FrontPoint(limit=float(amount), result=best))
+        shown.update(number + 1, f"{show(float(amount), resource)}: {best.accuracy:.1%}")
+    shown.stop()
+    return found
+
+
+def _text(amount: float, resource: str) -> str:
+    """`amount` written as a budget, rounded up so that the cheapest network still fits."""
+    unit = {"latency": "ms", "macs": "MACs", "params": "params", "weights": "B", "memory": "B"}[resource.split("@")[0]]
+    text = f"{amount * (1 + 1e-9):.12g}{unit}"
+    assert parse(text, resource) >= amount * (1 - 1e-9)
+    return text
+
+
+def as_rows(found: list[FrontPoint]) -> list[Mapping[str, Any]]:
+    return [point.to_json() for point in found]

@@ -1,0 +1,110 @@
+"""Instant search: learn once what every choice is worth, then any budget is one integer programme.
+
+The worths (`worths`) are made once for a super-network and saved with the run; a further budget or device then costs a
+programme of milliseconds and the real evaluation of its best few candidates. Networks that were evaluated as evidence
+are candidates too wherever they fit.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, final
+
+from snugnet.errors import BadInput
+from snugnet.files import read_json, sha256, write_json
+from snugnet.search.method import Found, SearchMethod, Task
+from snugnet.search.objective import weights_id
+from snugnet.search.worths import Worths, corrected, from_paths
+from snugnet.solve import best_choices
+from snugnet.space.architecture import Architecture
+from snugnet.space.sampling import heaviest, lightest, sample
+from snugnet.train.dice import Dice
+
+_BATCH = 16  # networks evaluated between two looks at the prediction
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Instant(SearchMethod):
+    """`paths` per validation image, `evidence` networks at first and at most, `candidates` judged for each budget."""
+
+    name = "instant"
+    paths: int = 12
+    images: int | None = 4000
+    evidence: int = 32
+    most_evidence: int = 80
+    enough: float = 0.85  # correlation with left-out networks at which evidence stops
+    candidates: int = 5
+
+    def run(self, task: Task) -> Found:
+        if min(self.paths, self.evidence) < 4 or self.candidates < 1:
+            raise BadInput(
+                "paths and evidence must be at least 4 and candidates at least 1",
+                value=(self.paths, self.evidence, self.candidates),
+                remedy="Try 12, 32 and 5.",
+            )
+        inside = task.arena.problem_set
+        began = time.monotonic()
+        worths, known = self.learn(task)
+        learnt = time.monotonic()
+        solved = best_choices(inside.problem, worths.values(inside), count=self.candidates)
+        solve_seconds = time.monotonic() - learnt
+        tried = [inside.architecture(choice) for choice in solved.found]
+        tried += [a for a in known if inside.fits(a) and a not in tried]
+        trace = []
+        for architecture in tried:
+            verdict = task.judge(architecture)
+            trace.append({"network": str(architecture), "accuracy": verdict.accuracy, "loss": verdict.loss})
+        best = min(range(len(tried)), key=lambda i: (trace[i]["loss"], i))
+        details: dict[str, Any] = {
+            "worths": worths.to_json(),
+            "solve_seconds": solve_seconds,
+            "learn_seconds": learnt - began,
+            "gap": solved.stats.get("gap"),
+            "prediction": str(worths.left_out),
+            "prior": str(worths.prior),
+        }
+        return Found(architecture=tried[best], images=worths.images, trace=trace, details=details)
+
+    def learn(self, task: Task) -> tuple[Worths, list[Architecture]]:
+        """The worths and the networks that were evaluated for them: from the run if it has them, else made now."""
+        path = None if task.folder is None else task.folder / "worths.json"
+        identity = self._identity(task)
+        networks = self._evidence(task)
+        if path is not None and path.exists():
+            saved = read_json(path)
+            if isinstance(saved, dict) and saved.get("of") == identity:
+                return Worths.from_json(saved["worths"]), networks[: int(saved["evidence"])]
+        task.progress.start("learning what choices are worth", self.most_evidence)
+        raw = from_paths(task.supernet, task.data, paths=self.paths, limit=self.images, seed=task.seed)
+        losses: list[float] = []
+        worths = raw
+        for number, architecture in enumerate(networks, 1):
+            losses.append(task.judge(architecture).loss)
+            task.progress.update(number, "" if worths.left_out is None else str(worths.left_out))
+            if number >= self.evidence and (number - self.evidence) % _BATCH == 0:
+                worths = corrected(raw, task.supernet.space, networks[:number], losses)
+                assert worths.left_out is not None
+                if worths.left_out.correlation - worths.left_out.error >= self.enough:
+                    break
+        else:
+            worths = corrected(raw, task.supernet.space, networks, losses)
+        task.progress.stop()
+        if path is not None:
+            write_json(path, {"of": identity, "evidence": len(losses), "worths": worths.to_json()})
+        return worths, networks[: len(losses)]
+
+    def _evidence(self, task: Task) -> list[Architecture]:
+        """Both ends of the space and random networks between them; the same for every budget."""
+        space, rng = task.supernet.space, Dice(task.seed).at("evidence").numpy()
+        found = {lightest(space): None, heaviest(space): None}
+        for _ in range(50 * self.most_evidence):
+            if len(found) >= min(self.most_evidence, space.count):
+                break
+            found[sample(space, rng)] = None
+        return list(found)
+
+    def _identity(self, task: Task) -> str:
+        words = f"{self.describe()} {task.seed} {weights_id(task.supernet)} {task.data.identity()}"
+        return sha256(words.encode())

@@ -1,0 +1,103 @@
+"""`search`: the best network of a super-network within a budget, by any method.
+
+Feasibility is decided exactly before any work; the returned network meets every limit by the tables, whichever method
+found it, or nothing is returned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from snugnet.budget import Budget
+from snugnet.budget.limits import Tables
+from snugnet.errors import BadInput, UnknownName
+from snugnet.nets import Supernet
+from snugnet.progress import Quiet, Tracker
+from snugnet.search.bcsfw import Bcsfw
+from snugnet.search.evolution import Evolution
+from snugnet.search.instant import Instant
+from snugnet.search.method import SearchMethod, Task, arena
+from snugnet.search.objective import Judge
+from snugnet.search.random import Random
+from snugnet.search.result import SearchResult
+from snugnet.train.data import Data
+
+METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Bcsfw, Instant, Evolution, Random)}
+
+
+def search(
+    supernet: Supernet,
+    data: Data,
+    tables: Tables,
+    budget: Budget | Mapping[str, str],
+    method: str | SearchMethod = "bcsfw",
+    seed: int = 0,
+    *,
+    out: str | Path | None = None,
+    judged_images: int | None = 2000,
+    tighten: dict[str, float] | None = None,
+    judge: Judge | None = None,
+    progress: Tracker | None = None,
+    **options: Any,
+) -> SearchResult:
+    """Search `supernet` for the best network within `budget`.
+
+    `tables`: cost tables for the limited resources (exact resources need none). `method`: a name with `options`, or a
+    method object. With `out`, evaluations, worths and steps are kept there: a killed search goes on, a further budget
+    reuses what is known. `tighten`: factors on limits, after a network was measured over its budget.
+    """
+    how = _method(method, options)
+    asked = budget if isinstance(budget, Budget) else Budget(budget)
+    field = arena(supernet.space, tables, asked, tighten)
+    folder = None if out is None else Path(out)
+    began = time.monotonic()
+    memory = None if folder is None else folder / "evaluations.jsonl"
+    judge = judge or Judge(supernet, data, limit=judged_images, memory=memory)
+    before = judge.images, judge.evaluated
+    task = Task(
+        supernet=supernet,
+        data=data,
+        arena=field,
+        judge=judge,
+        seed=seed,
+        folder=folder,
+        progress=progress or Quiet(),
+    )
+    found = how.run(task)
+    verdict = judge(found.architecture)
+    return SearchResult(
+        method=how.name,
+        seed=seed,
+        space=supernet.space.name,
+        budget=asked,
+        architecture=found.architecture,
+        predicted=field.limits.cost(found.architecture),
+        limits=dict(field.limits.amounts),
+        accuracy=verdict.accuracy,
+        loss=verdict.loss,
+        seconds=time.monotonic() - began,
+        images=found.images + judge.images - before[0],
+        evaluated=judge.evaluated - before[1],
+        trace=found.trace,
+        details={"options": how.describe(), **found.details},
+    )
+
+
+def _method(method: str | SearchMethod, options: dict[str, Any]) -> SearchMethod:
+    if isinstance(method, SearchMethod):
+        if options:
+            raise BadInput(
+                "a method object has its options already", value=", ".join(options), remedy="Set them on the object."
+            )
+        return method
+    if method not in METHODS:
+        raise UnknownName("a search method", method, METHODS)
+    known = [f.name for f in fields(METHODS[method])]
+    for name in options:
+        if name not in known:
+            raise UnknownName(f"an option of {method}", name, known)
+    return METHODS[method](**options)
