@@ -12,6 +12,7 @@ import pytest
 
 from conftest import one_clear_line
 from snugnet.costs.table_file import load_table
+from snugnet.space import zoo
 
 TINY = """
 name: tiny
@@ -88,6 +89,23 @@ def test_certify(snug, tmp_path):
     assert code == 1
     assert "params must be at most 5M" in err
     assert not json.loads(Path(out_file).read_text())["fits"]
+
+
+def test_the_zoo_on_ones_own_device(snug, tmp_path, monkeypatch):
+    few = {name: zoo.find(name) for name in ("HardCoRe-A", "MobileNetV2-1.0")}
+    monkeypatch.setattr(zoo, "networks", lambda: few)
+    picture = tmp_path / "zoo.svg"
+    words = ["zoo", "--device", "torch-cpu", "--threads", "1", "--seconds", "1"]
+    code, out, _ = snug(*words, "--plot", str(picture), "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["name"] for row in rows] == list(few)
+    assert all(0 < row["measured"]["low_ms"] <= row["measured"]["latency_ms"] for row in rows)
+    assert picture.read_bytes().startswith(b"<?xml")
+    code, out, err = snug(*words)
+    assert code == 0
+    assert "no faster one is more accurate" in out
+    assert "passes" in err
 
 
 @pytest.mark.parametrize(
