@@ -24,7 +24,13 @@ VERBS = {
     "devices": "snugnet.cli.devices",
     "measure": "snugnet.cli.measure",
     "check": "snugnet.cli.check",
+    "train": "snugnet.cli.train",
+    "rank": "snugnet.cli.rank",
+    "search": "snugnet.cli.search",
+    "front": "snugnet.cli.front",
     "certify": "snugnet.cli.certify",
+    "export": "snugnet.cli.export",
+    "predict": "snugnet.cli.predict",
 }
 
 

@@ -7,7 +7,7 @@ best of all that was judged before it: accuracy never falls along the front for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +17,7 @@ import numpy as np
 from snugnet.budget import Budget, cheapest, dearest
 from snugnet.budget.limits import Tables, limits_of
 from snugnet.errors import BadInput
+from snugnet.files import write_bytes
 from snugnet.nets import Supernet
 from snugnet.progress import Quiet, Tracker
 from snugnet.search.instant import Instant
@@ -25,6 +26,7 @@ from snugnet.search.result import SearchResult
 from snugnet.search.search import search
 from snugnet.train.data import Data
 from snugnet.units import parse, show
+from snugnet.units import resource as known_resource
 
 
 @final
@@ -90,5 +92,21 @@ def _text(amount: float, resource: str) -> str:
     return text
 
 
-def as_rows(found: list[FrontPoint]) -> list[Mapping[str, Any]]:
+def as_rows(found: list[FrontPoint]) -> list[dict[str, Any]]:
     return [point.to_json() for point in found]
+
+
+def picture_of_front(found: list[FrontPoint], resource: str, path: str | Path) -> Path:
+    """Accuracy against what the networks cost, drawn to `path` (.png, .svg or .pdf)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    costs = [point.result.predicted[resource] for point in found]
+    axes.plot(costs, [100 * point.result.accuracy for point in found], marker="o", markersize=4)
+    axes.set_xlabel(f"{resource} ({known_resource(resource).unit})")
+    axes.set_ylabel("held-out accuracy (%)")
+    axes.grid(alpha=0.3)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=Path(path).suffix[1:].lower())
+    return write_bytes(path, drawn.getvalue())

@@ -171,7 +171,7 @@ class RelaxedObjective:
         gradients = torch.autograd.grad(loss, [*a, *b])
         self.images += len(labels)
         flat = [(g.sum(0) if g.dim() == 2 else g).double().cpu().numpy() for g in gradients]
-        return float(loss), flat[: len(a)], flat[len(a) :]
+        return float(loss.detach()), flat[: len(a)], flat[len(a) :]
 
     def _batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Epochs of shuffled validation images; which ones is a function of the step alone."""

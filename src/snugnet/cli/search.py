@@ -1,0 +1,84 @@
+"""`snugnet search`: the best network of a run within a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snugnet.cli.certify import read_limits
+from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
+from snugnet.errors import BadInput
+from snugnet.files import write_json
+from snugnet.progress import Quiet, Shown
+from snugnet.units import show
+
+Limits = Annotated[
+    list[str],
+    typer.Option(
+        "--budget", help="A hard limit such as latency=40ms, params=6M or latency=60% (of the heaviest); repeatable."
+    ),
+]
+Method = Annotated[str, typer.Option("--method", help="bcsfw, instant, evolution or random.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Where to write the result (default: RUN/search.json).")]
+
+
+def search(
+    run: RunFolder,
+    budget: Limits,
+    table: TableFiles = None,
+    method: Method = "bcsfw",
+    option: Options = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Find the most accurate network of a trained run within every budget."""
+    from snugnet.search import search as run_search
+
+    limits, tables = read_limits(budget), read_tables(run, table)
+    opened = open_for_search(run, threads)
+    found = run_search(
+        opened.supernet,
+        opened.data,
+        tables,
+        limits,
+        method,
+        seed,
+        out=run / "search",
+        progress=Quiet() if json else Shown(),
+        **read_options(option or []),
+    )
+    path = found.save(out or run / "search.json")
+    if out is None:
+        write_json(run / "architecture.json", found.architecture.to_json())
+    if json:
+        print_json(found.to_json())
+    else:
+        rows = [
+            [name, show(cost, name), show(found.limits[name], name), f"{cost / found.limits[name]:.1%}"]
+            for name, cost in found.predicted.items()
+        ]
+        title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images, {found.seconds:.1f} s"
+        print_table(title, ["budget", "predicted", "limit", "used"], rows)
+        print(found.architecture)
+    say(f"read {run / 'supernet.safetensors'}; wrote {path}")
+
+
+def read_options(words: list[str]) -> dict[str, Any]:
+    """`["steps=500", "start=lightest"]` as keyword arguments; numbers become numbers."""
+    import yaml
+
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise BadInput("an option must be written KEY=VALUE", value=word, remedy="Write it like steps=500.")
+        options[name.strip()] = yaml.safe_load(text)
+    return options
