@@ -28,7 +28,7 @@ from snugnet.space.architecture import Architecture, parse
 from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
 
-ANCHORS = 6
+ANCHORS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def check_table(
         timings = time_subjects(subjects, device.time, rules, tracker=shown)
     found = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]
-    speed = float(np.median([old / new.ms for old, new in zip(then, found[networks:])]))
+    speed = float(np.exp(np.mean([np.log(old / new.ms) for old, new in zip(then, found[networks:])])))
     predicted = [table.of_network(network) for network in plans[:networks]]
     return compare(fresh, predicted, found[:networks], speed, timings)
 
