@@ -23,7 +23,7 @@ INPUT, OUTPUT = "input", "output"
 
 def onnx_bytes(module: torch.nn.Module, example: torch.Tensor) -> bytes:
     """The graph of `module` (already in evaluation mode) for inputs of exactly `example`'s shape."""
-    with _quietly():
+    with quietly():
         try:
             return _export(module, example, dynamo=False)
         except Exception as first:
@@ -69,7 +69,7 @@ def _export(module: torch.nn.Module, example: torch.Tensor, *, dynamo: bool) -> 
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Both exporters talk to the user about their own future; that is not our user's business."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

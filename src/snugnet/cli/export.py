@@ -1,0 +1,131 @@
+"""`snugnet export`: a trained network as an ONNX file, checked against PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.errors import BadInput, DataMissing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snugnet.deploy.export import Exported
+    from snugnet.deploy.network_file import NetworkFile
+
+Source = Annotated[
+    Path, typer.Argument(metavar="RUN_OR_NETWORK", help="A run folder or a .safetensors file.", show_default=False)
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="The .onnx file to write; beside the network unless told.")
+]
+Program = Annotated[
+    bool, typer.Option("--program/--no-program", help="Write the torch.export programme (.pt2) beside it as well.")
+]
+Images = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="An image to check the file on; repeatable. A run brings its own."),
+]
+Sealed = Annotated[
+    Path | None,
+    typer.Option("--certificate", metavar="FILE", help="The network's certificate; a run's own unless told."),
+]
+COUNT = 16
+
+
+def export(
+    network: Source,
+    out: Out = None,
+    program: Program = True,
+    image: Images = None,
+    certificate: Sealed = None,
+    json: Json = False,
+) -> None:
+    """Write a network to an ONNX file that computes exactly what PyTorch computes, or write nothing."""
+    from snugnet.deploy.export import export as export_network  # these bring torch in: not for `snugnet --help`
+    from snugnet.deploy.network_file import find_network, read_network
+
+    file = find_network(network)
+    read = read_network(file)
+    say(f"read {file}")
+    target = out or file.with_suffix(".onnx")
+    made = export_network(
+        read.network,
+        target,
+        card=replace(read.card, **_certified(file, read, certificate)),
+        images=_images(file, read, image or []),
+        program=target.with_suffix(".pt2") if program else None,
+    )
+    if json:
+        print_json(asdict(made) | {"path": str(made.path), "program": str(made.program) if made.program else None})
+    else:
+        _print(made)
+    say(f"wrote {made.path}" + (f" and {made.program}" if made.program else ""))
+
+
+def _certified(file: Path, read: NetworkFile, given: Path | None) -> dict[str, Any]:
+    """What the certificate of this very network adds to its card."""
+    from snugnet.deploy.certificate import read_certificate
+
+    path = given or file.parent / "certificate.json"
+    if given is None and not path.is_file():
+        return {}
+    found = read_certificate(path)
+    if found["network"]["weights_sha256"] != read.weights_sha256:
+        if given is not None:
+            raise BadInput(
+                "the certificate must be of this network",
+                value=str(path),
+                remedy=f"It names other weights; run `snugnet certify {file}`.",
+            )
+        say(f"{path} is of other weights or of another form of them: left out")
+        return {}
+    say(f"read {path}")
+    limits = {name: f"{line['limit']:g} {line['unit']}" for name, line in found["budgets"].items()}
+    return {"certificate_sha256": found["sha256"], "budget": dict(read.card.budget) or limits}
+
+
+def _images(file: Path, read: NetworkFile, paths: list[Path]) -> Tensor | None:
+    """Real images to check on: the given files, else the run's own test images."""
+    import torch
+
+    from snugnet.deploy.prediction import Predictor, prepare
+
+    plan = read.plan
+    if paths:
+        predictor = Predictor(
+            card=read.card,
+            channels=plan.stem.in_channels,
+            resolution=plan.resolution,
+            classes=plan.head.classes,
+            logits=read.network,
+        )
+        return torch.stack([prepare(path, predictor) for path in paths])
+    recipe = file.parent / "recipe.yaml"
+    if not recipe.is_file():
+        return None
+    from snugnet import recipes
+
+    try:
+        data = recipes.find(str(recipe)).data.load()
+    except DataMissing as error:
+        say(f"checked on random images only: {error.rule}")
+        return None
+    images = next(iter(data.batches("test", COUNT, limit=COUNT)))[0]
+    if tuple(images.shape[1:]) != (plan.stem.in_channels, plan.resolution, plan.resolution):
+        say(f"checked on random images only: the run's images are {list(images.shape[1:])}")
+        return None
+    return images
+
+
+def _print(made: Exported) -> None:
+    rows = [
+        [row.form, row.images, str(row.batch), f"{row.largest:.1e}", f"{row.relative:.1e}"] for row in made.comparisons
+    ]
+    size = made.path.stat().st_size
+    title = f"{made.path}: {made.classes} classes, input {list(made.input_shape)}, {size / 2**20:.2f} MiB"
+    print_table(title, ["form", "images", "batch", "largest difference", "relative"], rows, left=2)

@@ -1,0 +1,210 @@
+"""`network.safetensors`: a plain network in one file that needs nothing beside it.
+
+The tensors are the weights; the file's own metadata hold two texts of JSON: `plan`, every layer's numbers, and `snugnet`,
+the card (class names, normalisation, budget, ...) sealed by checksums over card, plan and weights. The same network gives
+the same bytes. Files of bare weights with a JSON file of the same name beside them, holding a plan or an architecture and
+its space, can be read as well. There is no pickle anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors
+from torch import Tensor
+
+from snugnet.costs.measure import versions
+from snugnet.deploy.card import Card, card_from_json, check_card, parse_json, sealed, unsealed, weights_hash
+from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
+from snugnet.files import read_json, sha256, write_bytes
+from snugnet.nets.build import Network
+from snugnet.space.architecture import parse
+from snugnet.space.plan import NetworkPlan, plan, plan_from_json, plan_to_json
+from snugnet.space.reading import find_space
+
+FORMAT: Final = "snugnet-network-1"
+_REMEDY: Final = "It was cut short or edited; restore it, or export it again."
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NetworkFile:
+    """A file that was read: the network in evaluation mode, and what is known of it."""
+
+    network: Network
+    card: Card
+    weights_sha256: str
+    versions: dict[str, str]  # what wrote it; empty for bare weights
+
+    @property
+    def plan(self) -> NetworkPlan:
+        return self.network.plan
+
+
+def save_network(network: Network, path: str | Path, card: Card | None = None) -> Path:
+    """Write `network` with its plan and `card` to one .safetensors file, atomically."""
+    if not isinstance(network, Network):
+        raise BadInput(
+            "a network file holds a network that was built or extracted here",
+            value=type(network).__name__,
+            remedy="Use export() for a module of your own.",
+        )
+    if Path(path).suffix.lower() != ".safetensors":
+        raise BadInput("a network file must end in .safetensors", value=str(path), remedy="Rename it.")
+    known = card or Card()
+    check_card(known, classes=network.plan.head.classes, channels=network.plan.stem.in_channels)
+    weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+    check_finite(weights)
+    described = json.dumps(plan_to_json(network.plan), sort_keys=True)
+    body = {
+        "format": FORMAT,
+        "card": known.to_json(),
+        "plan_sha256": sha256(described.encode()),
+        "weights_sha256": weights_hash(weights),
+        "versions": versions(),
+    }
+    words = {"format": "pt", "plan": described, "snugnet": json.dumps(sealed(body), sort_keys=True)}
+    return write_bytes(path, _in_order(safetensors.save(weights, metadata=words)))
+
+
+def load(path: str | Path) -> Network:
+    """The network in `path` (a .safetensors file, or a run folder that holds one): a plain module in evaluation mode."""
+    return read_network(path).network
+
+
+def read_network(path: str | Path) -> NetworkFile:
+    """The network in `path` and what is known of it; damage of any kind is named."""
+    file = find_network(path)
+    weights, words = _read(file)
+    if "snugnet" in words:
+        body = unsealed(parse_json(words["snugnet"], str(file)), str(file))
+        _check_format(body, file)
+        if sha256(words.get("plan", "").encode()) != body["plan_sha256"]:
+            raise DamagedFile(f"{file}: its plan must have the checksum it was written with", remedy=_REMEDY)
+        if weights_hash(weights) != body["weights_sha256"]:
+            raise DamagedFile(f"{file}: its weights must have the checksum they were written with", remedy=_REMEDY)
+        card, made_by = card_from_json(body["card"], str(file)), body["versions"]
+    else:
+        card, made_by = Card(), {}
+    return NetworkFile(
+        network=_build(_plan(file, words), weights, file),
+        card=card,
+        weights_sha256=weights_hash(weights),
+        versions=made_by,
+    )
+
+
+def find_network(path: str | Path) -> Path:
+    """The .safetensors file that `path` names: itself, or the network of a run folder."""
+    file = Path(path)
+    if file.is_dir():
+        inside = file / "network.safetensors"
+        if not inside.is_file():
+            raise FileTrouble(
+                f"{file} must hold a network, {inside} is missing", remedy="Finish the run: `snugnet run` goes on."
+            )
+        return inside
+    if file.suffix.lower() == ".onnx":
+        raise BadInput(
+            "a network to build in PyTorch must be a .safetensors file",
+            value=str(path),
+            remedy="An ONNX file is run as it is: with ONNX Runtime, or with `snugnet predict`.",
+        )
+    if file.suffix.lower() != ".safetensors":
+        raise BadInput(
+            "a network must be a .safetensors file or a run folder", value=str(path), remedy="Pickles are never read."
+        )
+    if not file.is_file():
+        raise FileTrouble(f"{file} could not be read (no such file)", remedy="Check the path.")
+    return file
+
+
+def plan_in(value: Any, where: str) -> NetworkPlan:
+    """The plan that a JSON value describes: a plan, or an architecture (text) with the name of its space."""
+    try:
+        if isinstance(value, dict) and "plan" in value:
+            return plan_from_json(value["plan"])
+        if isinstance(value, dict) and {"stem", "stages", "head"} == set(value):
+            return plan_from_json(value)
+        if (
+            isinstance(value, dict)
+            and isinstance(value.get("architecture"), str)
+            and isinstance(value.get("space"), str)
+        ):
+            options = {"classes": value["classes"]} if isinstance(value.get("classes"), int) else {}
+            space = find_space(value["space"], **options)
+            return plan(parse(value["architecture"], space), space)
+    except SnugnetError as error:
+        raise DamagedFile(f"{where}: {error.rule}", remedy=error.remedy) from error
+    except (TypeError, AttributeError, KeyError) as error:
+        raise DamagedFile(f"{where}: its plan must be made of parts ({error})", remedy=_REMEDY) from error
+    raise DamagedFile(
+        f"{where} must say what network it is: a plan, or an architecture (text) and its space",
+        remedy="Export it again.",
+    )
+
+
+def check_finite(weights: dict[str, Tensor]) -> None:
+    for name, value in weights.items():
+        if not bool(torch.isfinite(value).all()):
+            raise BadInput("weights must be finite", value=name, remedy="Training diverged; take an earlier state.")
+
+
+def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return weights, opened.metadata() or {}
+    except SafetensorError as error:
+        raise DamagedFile(f"{file} must be a whole safetensors file ({error})", remedy=_REMEDY) from error
+    except OSError as error:
+        raise FileTrouble(f"{file} could not be read ({error})", remedy="Check its permissions.") from error
+
+
+def _check_format(body: dict[str, Any], file: Path) -> None:
+    if body.get("format") != FORMAT:
+        raise DamagedFile(
+            f"{file} must be of the format {FORMAT}", value=body.get("format"), remedy="Use the version that wrote it."
+        )
+    missing = {"card", "plan_sha256", "weights_sha256", "versions"} - set(body)
+    if missing:
+        raise DamagedFile(f"{file}: its description lacks {', '.join(sorted(missing))}", remedy=_REMEDY)
+
+
+def _plan(file: Path, words: dict[str, str]) -> NetworkPlan:
+    if "plan" in words:
+        return plan_in({"plan": parse_json(words["plan"], str(file))}, str(file))
+    beside = file.with_suffix(".json")
+    if beside.is_file():
+        return plan_in(read_json(beside), str(beside))
+    raise FileTrouble(
+        f"{beside} must stand beside {file} and say what network it is",
+        remedy="Export it again; the weights of a super-network are no network.",
+    )
+
+
+def _build(described: NetworkPlan, weights: dict[str, Tensor], file: Path) -> Network:
+    """Sizes are compared before any memory is taken: a plan with absurd numbers costs nothing."""
+    try:
+        with torch.device("meta"):
+            network = Network(described)
+        network.load_state_dict(weights, assign=True)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise DamagedFile(f"{file} must hold the weights of its plan ({reason})", remedy="Export it again.") from error
+    return network.eval()
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same file with its metadata sorted: the library writes them in an order that changes from run to run."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
