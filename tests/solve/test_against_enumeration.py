@@ -134,7 +134,7 @@ def least_excess(rows, base, limit, sizes):
     return got.fun
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(cases())
 def test_linear_programmes_agree_with_scipy_and_are_vertices(case):
     problem, values, rng = case
@@ -186,9 +186,9 @@ def test_one_budget_lp_agrees_with_enumeration(case):
     if not got.ok:
         return
     best = value[inside].max()
-    for i, j in itertools.product(np.flatnonzero(inside), np.flatnonzero(~inside)):
-        share = (limit - cost[i]) / (cost[j] - cost[i])
-        best = max(best, value[i] + share * (value[j] - value[i]))
+    if not inside.all():  # or on the way from a corner inside to one outside, where it meets the budget
+        share = (limit - cost[inside][:, None]) / (cost[~inside] - cost[inside][:, None])
+        best = max(best, (value[inside][:, None] * (1 - share) + share * value[~inside]).max())
     assert float(worth @ np.concatenate(got.value)) == pytest.approx(best, abs=1e-6)
 
 

@@ -48,6 +48,11 @@ def best_choices(
     relaxed = relax(problem, values)
     if relaxed is None:
         return Solution(found=(), status=Status(Outcome.INFEASIBLE, _nothing_fits(problem)))
+    if gap > 0 and count == 1:  # a rounded relaxation is often near enough, in milliseconds
+        quick = greedy(problem, values, relaxed.rounded)
+        worth = problem.value(values, quick)
+        if problem.is_feasible(quick) and _gap(worth, relaxed.bound) <= gap:
+            return _report(problem, (quick,), worth, relaxed.bound, count, False, begun, sweep=False)
     swept = Sweep(problem, values, relaxed.prices, count=count, deadline=begun + time_limit * _SWEEP_SHARE).run()
     known = _known(problem, values, swept, relaxed.rounded, count)
     best = problem.value(values, known[0]) if known else -np.inf
