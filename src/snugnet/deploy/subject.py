@@ -1,32 +1,29 @@
 """What is to be certified, whatever form it comes in.
 
-A torch module; an ONNX file; a `.safetensors` file of weights with its plan (in the file's own metadata, or in a JSON file
-of the same name beside it); an architecture; or a published network by name. Each becomes a `Subject`: something a device
-can run, its exact costs counted from itself, and a hash of its weights.
+A torch module; an ONNX file; a `.safetensors` file (or a run folder with one); an architecture's JSON file; or a published
+network by name. Each becomes a `Subject`: something a device can run, its exact costs counted from itself, and a hash of
+its weights.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from snugnet.costs.graph import GraphCosts, external_files, graph_costs
+from snugnet.deploy.card import weights_hash
+from snugnet.deploy.network_file import plan_in, read_network
 from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
-from snugnet.errors import BadInput, DamagedFile, FileTrouble, UnknownName
+from snugnet.errors import BadInput, FileTrouble, UnknownName
 from snugnet.files import read_bytes, read_json, sha256
 from snugnet.nets.build import Network, build_plan
 from snugnet.space import zoo
-from snugnet.space.architecture import parse
-from snugnet.space.plan import NetworkPlan, plan, plan_from_json
-from snugnet.space.reading import find_space
+from snugnet.space.plan import NetworkPlan
 
 
 @runtime_checkable
@@ -55,10 +52,10 @@ def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | Non
     word = str(network)
     if word.lower().endswith(".onnx"):
         return _of_onnx(Path(word))
-    if word.lower().endswith(".safetensors"):
-        return _of_module(_load_safetensors(Path(word)), word, "safetensors", None, channels)
+    if word.lower().endswith(".safetensors") or Path(word).is_dir():
+        return _of_module(read_network(word).network, word, "safetensors", None, channels)
     if word.lower().endswith(".json"):
-        made = build_plan(_plan_in(read_json(word), word))
+        made = build_plan(plan_in(read_json(word), word))
         return _of_module(made, word, "architecture", None, channels)
     if word.lower() in {name.lower() for name in zoo.networks()}:
         entry = zoo.find(word)
@@ -87,7 +84,14 @@ def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | 
     def prepare(device: Device, batch: int) -> Runnable:
         return device.prepare(still, _images(batch, shape))
 
-    return Subject(name=name, form=form, weights_sha256=_hash(still), costs=counted, prepare=prepare, plan=described)
+    return Subject(
+        name=name,
+        form=form,
+        weights_sha256=weights_hash(still.state_dict()),
+        costs=counted,
+        prepare=prepare,
+        plan=described,
+    )
 
 
 def _of_onnx(path: Path) -> Subject:
@@ -121,68 +125,5 @@ def _of_onnx(path: Path) -> Subject:
     )
 
 
-def _load_safetensors(path: Path) -> Network:
-    """The plain network whose weights are in `path`."""
-    if not path.is_file():
-        raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            words = file.metadata() or {}
-    except SafetensorError as error:
-        raise DamagedFile(
-            f"{path} must be a whole safetensors file ({error})", remedy="Restore or remake it."
-        ) from error
-    beside = path.with_suffix(".json")
-    if "plan" in words:
-        described = _plan_in({"plan": _json(words["plan"], path)}, str(path))
-    elif beside.is_file():
-        described = _plan_in(read_json(beside), str(beside))
-    else:
-        raise FileTrouble(f"{beside} must stand beside {path} and say what network it is", remedy="Export it again.")
-    network = Network(described)
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DamagedFile(f"{path} must hold the weights of its plan ({reason})", remedy="Export it again.") from error
-    return network
-
-
-def _json(text: str, path: Path) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DamagedFile(
-            f"{path}: the plan in its metadata must be JSON ({error.msg})", remedy="Remake it."
-        ) from error
-
-
-def _plan_in(value: Any, where: str) -> NetworkPlan:
-    """A plan, or an architecture with the name of its space."""
-    if isinstance(value, dict) and "plan" in value:
-        return plan_from_json(value["plan"])
-    if isinstance(value, dict) and {"stem", "stages", "head"} == set(value):
-        return plan_from_json(value)
-    if isinstance(value, dict) and isinstance(value.get("architecture"), str) and isinstance(value.get("space"), str):
-        options = {"classes": value["classes"]} if isinstance(value.get("classes"), int) else {}
-        space = find_space(value["space"], **options)
-        return plan(parse(value["architecture"], space), space)
-    raise DamagedFile(
-        f"{where} must say what network it is: a plan, or an architecture (text) and its space",
-        remedy="Export it again.",
-    )
-
-
 def _images(batch: int, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
-
-
-def _hash(module: torch.nn.Module) -> str:
-    """SHA-256 over every tensor's name, shape and bytes, in order of name."""
-    mark = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        mark.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        mark.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.dim() else
-                    str(value.item()).encode())  # fmt: skip
-    return mark.hexdigest()
