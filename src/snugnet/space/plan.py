@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.space.architecture import Architecture, check, find_choice
@@ -101,6 +101,7 @@ _KINDS: dict[str, type[StemPart] | type[BlockPart] | type[HeadPart]] = {
     "block": BlockPart,
     "head": HeadPart,
 }
+_WORDS = {"Activation": get_args(Activation), "Gate": get_args(Gate), "Shortcut": get_args(Shortcut)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +226,11 @@ def part_from_json(value: Any) -> Part:
     for name, kind in cls.__annotations__.items():
         if name in words and kind in types and not isinstance(words[name], types[kind]):
             raise DamagedFile(f"field {name!r} of a part must be {kind}", value=words[name], remedy="Remake the file.")
+        if name in words and kind in _WORDS and words[name] not in _WORDS[kind]:
+            listed = ", ".join(_WORDS[kind])
+            raise DamagedFile(
+                f"field {name!r} of a part must be one of {listed}", value=words[name], remedy="Remake it."
+            )
     try:
         return cls(**words)
     except TypeError as error:
