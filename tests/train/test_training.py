@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from standin import SPACE, Plain, Standin, same, toy_data, weights
 
 from snugnet.errors import BadInput, DeviceMissing, TrainingDiverged, UnknownName
 from snugnet.space.sampling import heaviest, lightest
-from snugnet.train import accuracy, methods, train
-from snugnet.train.evaluate import NetworkJudge, SubnetworkJudge, calibration_batches
+from snugnet.train import accuracy, finetune, methods, train
+from snugnet.train.evaluate import NetworkJudge, SubnetworkJudge, calibration_batches, subnetwork_correct
 from snugnet.train.loop import Loop
 from snugnet.train.optimiser import Average, build, learning_rate
 
@@ -79,6 +80,9 @@ def test_finetune_follows_the_teacher():
     fixed = weights(teacher)
     train(student, data, methods.finetune(epochs=6, lr=0.1, **PLAIN), teacher=teacher, **QUICK)
     assert accuracy(student, data) > 0.8 and same(fixed, weights(teacher))
+    before = accuracy(student, data)
+    finetune(student, data, teacher=teacher, epochs=1, **QUICK)
+    assert accuracy(student, data) >= before - 0.1
 
 
 def test_network_judge_is_the_default_for_plain_networks():
@@ -106,6 +110,20 @@ def test_subnetwork_judge_extracts_recalibrates_and_leaves_the_supernet_alone():
     assert set(found) == {"largest", "smallest", "random"} and same(before, weights(net))
     assert len(seen) == 4 and seen[0][1] == len(calibration_batches(data))
     assert verdict(net) == found
+
+
+def test_subnetworks_are_fed_at_their_own_resolution():
+    net, seen = Standin(), []
+
+    class Sees(torch.nn.Module):
+        def forward(self, images):
+            seen.append(images.shape[-1])
+            return torch.zeros(len(images), 4)
+
+    data, smaller = toy_data(), replace(heaviest(SPACE), resolution=6)
+    batches = calibration_batches(data)
+    found = subnetwork_correct(net, smaller, data, lambda *_: Sees(), lambda sub, parts: sub(parts[0]), batches)
+    assert set(seen) == {6} and len(found) == data.size("val")
 
 
 def test_schedule_warms_up_and_ends_at_zero():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,10 @@ def train(
     data = wanted.data.load()
     space = wanted.space.build(data)
     known = runs.claim(out, wanted)
-    say(f"{'going on with' if known else 'read'} {out / 'recipe.yaml' if known else recipe}; data {data.about.name}")
+    if os.environ.get("RANK", "0") == "0":
+        say(
+            f"{'going on with' if known else 'read'} {out / 'recipe.yaml' if known else recipe}; data {data.about.name}"
+        )
     part = wanted.train
     result = run_training(
         runs.fresh_supernet(space, wanted.seed),
@@ -59,6 +63,8 @@ def train(
         checkpoint_seconds=part.checkpoint_seconds,
         progress=Quiet() if json else Shown(),
     )
+    if os.environ.get("RANK", "0") != "0":
+        return  # under torchrun one process speaks for all
     for note in result.notes:
         say(f"passed over a damaged checkpoint: {note}")
     _tell(result, out, json)

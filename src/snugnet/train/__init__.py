@@ -6,6 +6,6 @@
 from snugnet.train import methods
 from snugnet.train.data import Data, load
 from snugnet.train.evaluate import accuracy
-from snugnet.train.run import TrainResult, train
+from snugnet.train.run import TrainResult, finetune, train
 
-__all__ = ["Data", "TrainResult", "accuracy", "load", "methods", "train"]
+__all__ = ["Data", "TrainResult", "accuracy", "finetune", "load", "methods", "train"]

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from snugnet.errors import BadInput
 from snugnet.space.architecture import Architecture
@@ -62,11 +63,38 @@ def correct(
     return torch.cat(right)
 
 
-def calibration_batches(data: Data, *, images: int = 512, batch: int = 128, seed: int = 0) -> list[Tensor]:
+def calibration_batches(data: Data, *, images: int = 384, batch: int = 128, seed: int = 0) -> list[Tensor]:
     """Training images for BN recalibration, drawn once and reused: normalised, not augmented."""
     positions = data.positions("train")
     order = torch.from_numpy(Dice(seed).at("calibration").numpy().permutation(len(positions))[:images])
     return [data.normalise(part.float() / 255) for part, _ in data.fetch(list(positions[order].split(batch)))]
+
+
+def subnetwork_correct(
+    supernet: nn.Module,
+    architecture: Architecture,
+    data: Data,
+    extract: Extract,
+    recalibrate: Recalibrate,
+    batches: Sequence[Tensor],
+    *,
+    split: str = "val",
+    limit: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Right answers of one sub-network: taken out, recalibrated, fed at its own resolution."""
+    net = extract(supernet, architecture)
+    side = architecture.resolution
+    recalibrate(net, [resized(part, side) for part in batches])
+    net.eval()
+    return correct(lambda images: net(resized(images, side)), data, split, limit=limit, device=device)
+
+
+def resized(images: Tensor, side: int) -> Tensor:
+    """Bicubic, as the super-network does it for spaces with several resolutions."""
+    if images.shape[-1] == side:
+        return images
+    return functional.interpolate(images, size=(side, side), mode="bicubic", align_corners=False)
 
 
 @final
@@ -99,9 +127,18 @@ class SubnetworkJudge:
 
     def one(self, supernet: nn.Module, architecture: Architecture) -> float:
         """One sub-network with inherited weights and statistics of its own; the super-network is left as it was."""
-        net = self._extract(supernet, architecture)
-        self._recalibrate(net, self._batches)
-        return accuracy(net, self._data, self._split, limit=self._limit, device=self._device)
+        right = subnetwork_correct(
+            supernet,
+            architecture,
+            self._data,
+            self._extract,
+            self._recalibrate,
+            self._batches,
+            split=self._split,
+            limit=self._limit,
+            device=self._device,
+        )
+        return float(right.double().mean())
 
 
 @final

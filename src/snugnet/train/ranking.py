@@ -24,7 +24,7 @@ from snugnet.space.sampling import sample
 from snugnet.space.space import SearchSpace
 from snugnet.train.data import Data
 from snugnet.train.dice import Dice
-from snugnet.train.evaluate import Extract, Recalibrate, calibration_batches, correct
+from snugnet.train.evaluate import Extract, Recalibrate, calibration_batches, subnetwork_correct
 
 
 @final
@@ -84,9 +84,7 @@ def inherited(
     shown, rows = progress or Quiet(), []
     shown.start("judging sub-networks", len(architectures))
     for number, architecture in enumerate(architectures):
-        net = extract(supernet, architecture)
-        recalibrate(net, batches)
-        rows.append(correct(net, data, split))
+        rows.append(subnetwork_correct(supernet, architecture, data, extract, recalibrate, batches, split=split))
         shown.update(number + 1, f"{float(rows[-1].double().mean()):.1%}")
     shown.stop()
     return torch.stack(rows)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from snugnet.errors import BadInput
 from snugnet.files import check_writable, sha256
 from snugnet.progress import Quiet, Tracker
-from snugnet.train import checkpoint, processes
+from snugnet.train import checkpoint, methods, processes
 from snugnet.train.checkpoint import Found
 from snugnet.train.data import Data
 from snugnet.train.evaluate import Judge
@@ -112,6 +112,14 @@ def train(
         return _result(fabric, model, loop, keeper, record, found, phases, folder, batch)
 
 
+def finetune(
+    model: nn.Module, data: Data, *, teacher: nn.Module | None = None, epochs: int = 10, **options: Any
+) -> TrainResult:
+    """Train a plain network on from the weights it has, taught by `teacher` if there is one; `options` go to `train`."""
+    method = methods.finetune(epochs=epochs, distill=0.0 if teacher is None else 0.9)
+    return train(model, data, method, teacher=teacher, **options)
+
+
 def _result(
     fabric: Fabric,
     model: nn.Module,
@@ -126,7 +134,7 @@ def _result(
     """Writes the final weights and sums the run up."""
     weights = None
     if folder is not None:
-        weights = folder / ("supernet.safetensors" if phases[-1].elastic else "network.safetensors")
+        weights = folder / ("supernet.safetensors" if phases[-1].elastic else "weights.safetensors")
         if fabric.is_global_zero:
             about = {"methods": ",".join(phase.name for phase in phases), "steps": str(loop.position.total)}
             checkpoint.save_weights(weights, model.state_dict(), about)
