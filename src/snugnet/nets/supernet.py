@@ -76,6 +76,12 @@ class Supernet(nn.Module):
         """All elastic blocks, front to back: the order of `alpha`."""
         return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
 
+    def heaviest(self) -> nn.Module:
+        """The largest network of the space as a plain network with these weights: the usual teacher."""
+        from snugnet.nets.extract import extract_heaviest  # it builds on this file
+
+        return extract_heaviest(self)
+
     def sample_paths(self, count: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
         """A random path for each of `count` images, uniform over choices unless said otherwise."""
         return sample_many(self.space, count, rng, over)

@@ -12,13 +12,25 @@ from pydantic import ValidationError
 
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.files import read_text
-from snugnet.recipes.recipe import PHASE_MODELS, DataSection, Recipe, SpaceSection, TrainSection
+from snugnet.recipes.recipe import (
+    PHASE_MODELS,
+    DataSection,
+    FinetuneSection,
+    MeasureSection,
+    Recipe,
+    SearchSection,
+    SpaceSection,
+    TrainSection,
+)
 
 _KNOWN: dict[tuple[str, ...], list[str]] = {
     (): list(Recipe.model_fields),
     ("data",): list(DataSection.model_fields),
     ("space",): list(SpaceSection.model_fields),
     ("train",): list(TrainSection.model_fields),
+    ("measure",): list(MeasureSection.model_fields),
+    ("search",): list(SearchSection.model_fields),
+    ("finetune",): list(FinetuneSection.model_fields),
     **{("train", "phases", name): list(model.model_fields) for name, model in PHASE_MODELS.items()},
 }
 

@@ -93,6 +93,35 @@ class TrainSection(Section):
         return made
 
 
+class MeasureSection(Section):
+    """Where the network will run, and how long to measure there."""
+
+    device: str = "onnxruntime"
+    threads: int = 1
+    precision: str = "float32"
+    batch: int = 1
+    seconds: float = 240.0
+    check: int = 12  # networks to check the table on; 0: none
+
+
+class SearchSection(Section):
+    """How the network is looked for; `rounds` of measuring and tightening until it fits as measured."""
+
+    method: str = "instant"
+    options: dict[str, Any] = Field(default_factory=dict)
+    front: int = 12  # points of the front in the report; 0: none
+    rounds: int = Field(default=5, ge=1)
+
+
+class FinetuneSection(Section):
+    """What the found network is trained with: inherited weights and the heaviest network as teacher, or from scratch."""
+
+    epochs: int = Field(default=10, ge=0)  # 0: inherited weights as they are, with batch-norm statistics of its own
+    scratch: bool = False
+    batch: int = 128
+    options: dict[str, Any] = Field(default_factory=dict)  # of the method: lr, distill, temperature, mixup, ...
+
+
 class Recipe(Section):
     """A whole run."""
 
@@ -102,6 +131,14 @@ class Recipe(Section):
     data: DataSection
     space: SpaceSection
     train: TrainSection
+    budget: dict[str, str] = Field(default_factory=dict)
+    measure: MeasureSection = MeasureSection()
+    search: SearchSection = SearchSection()
+    finetune: FinetuneSection = FinetuneSection()
+
+    def trained(self) -> dict[str, Any]:
+        """What the super-network depends on: a run that differs in the rest need not be trained again."""
+        return self.model_dump(mode="json", include={"seed", "data", "space", "train"})
 
     def resolved(self) -> dict[str, Any]:
         """With every default spelt out: what is kept in the run folder."""

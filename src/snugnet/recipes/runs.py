@@ -39,7 +39,8 @@ def claim(folder: Path, recipe: Recipe) -> bool:
     """Put the recipe into the folder; True if it was there already. Another recipe there is an error."""
     path = folder / "recipe.yaml"
     if path.exists():
-        check_same_recipe(read(read_text(path), origin=str(path)).resolved(), recipe.resolved(), folder)
+        check_same_recipe(read(read_text(path), origin=str(path)).trained(), recipe.trained(), folder)
+        write_text(path, yaml.safe_dump(recipe.resolved(), sort_keys=False))  # budgets may change without retraining
         return True
     if (folder / "state").exists():
         raise BadInput(f"{folder} holds a run without recipe.yaml", remedy="Restore the file, or take another folder.")

@@ -1,0 +1,363 @@
+"""`snugnet run`: from data to a certified network, a step at a time.
+
+measure -> check -> train -> search -> fine-tune -> export -> certify -> report. Every step reads and writes the run
+folder, is skipped when done and resumes when killed. The promise loop sits in `search`: the found network is measured on
+the device before it is trained, and while it is over budget the limit is tightened by what was learnt and solved again, a
+bounded number of times. Budgets nobody can meet are refused before anything is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from snugnet.budget import Budget, dearest
+from snugnet.budget.limits import EXACT
+from snugnet.costs.check import check_table
+from snugnet.costs.measure import measure
+from snugnet.costs.table import CostTable, exact_table
+from snugnet.costs.table_file import load_table
+from snugnet.deploy.card import Card
+from snugnet.deploy.certificate import certify, read_certificate
+from snugnet.deploy.export import export
+from snugnet.deploy.network_file import load, save_network
+from snugnet.devices.registry import by_name
+from snugnet.devices.timing import TimingSettings
+from snugnet.errors import BadInput, BudgetExceeded, Infeasible
+from snugnet.files import sha256, write_json
+from snugnet.nets import build, extract, extract_heaviest, recalibrate
+from snugnet.progress import Tracker
+from snugnet.recipes import runs
+from snugnet.recipes.ledger import Ledger, Say
+from snugnet.recipes.recipe import Recipe
+from snugnet.search import SearchResult, front, load_result, search
+from snugnet.search.front import as_rows
+from snugnet.search.method import arena
+from snugnet.train import accuracy, methods, train
+from snugnet.train.evaluate import calibration_batches
+from snugnet.units import resource, show
+
+_BACK_OFF = 0.995  # beyond what was learnt: the next network's own noise
+
+
+@final
+class Pipeline:
+    """One recipe in one folder."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, *, say: Say, progress: Tracker, threads: int | None = None
+    ) -> None:
+        self.recipe, self.folder, self.progress, self.threads, self._say = recipe, folder, progress, threads, say
+        self.budget = Budget(recipe.budget)
+        if not self.budget:
+            raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
+        self.data = recipe.data.load()
+        self.space = recipe.space.build(self.data)
+        self._refuse_early()
+
+    def run(self) -> dict[str, Any]:
+        """All steps; the facts a user wants at the end."""
+        runs.claim(self.folder, self.recipe)
+        self.ledger = Ledger(self.folder, self._say)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self._timed:
+            self._measure()
+        arena(self.space, self.tables, self.budget)  # refuses before anything is trained
+        if self._timed and self.recipe.measure.check:
+            self._check()
+        self._train()
+        self._search()
+        self._front()
+        self._finetune()
+        self._export()
+        self._report()
+        return self._facts()
+
+    @property
+    def _timed(self) -> bool:
+        return any(resource(name).name == "latency" for name in self.budget)
+
+    @cached_property
+    def tables(self) -> dict[str, CostTable]:
+        """The measured table for every latency limit, exact tables for the others."""
+        found = {}
+        for name in self.budget:
+            found[name] = exact_table(self.space, name) if name in EXACT else load_table(self.folder / "table.json")
+        return found
+
+    @cached_property
+    def device(self) -> Any:
+        section = self.recipe.measure
+        return by_name(section.device, threads=section.threads, precision=section.precision)
+
+    @cached_property
+    def promised(self) -> Budget:
+        """The budget in absolute units: percentages of the heaviest network by the same table."""
+        words = {}
+        for name in self.budget:
+            if self.budget.is_relative(name):
+                amount = self.budget.amount(name, dearest(self.space, self.tables[name]).cost)
+                words[name] = f"{amount:.6g}{_WRITTEN[resource(name).name]}"
+            else:
+                words[name] = self.budget[name]
+        return Budget(words)
+
+    def _refuse_early(self) -> None:
+        exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
+        arena(self.space, [], exact)
+
+    def _measure(self) -> None:
+        section = self.recipe.measure
+        inputs = [section.model_dump(), self.device.fingerprint(), repr(self.space)]
+
+        def work() -> str:
+            settings = TimingSettings(seconds=section.seconds)
+            table = measure(
+                self.space,
+                self.device,
+                batch=section.batch,
+                settings=settings,
+                out=self.folder / "table.json",
+                source=self.recipe.space.name,
+                tracker=self.progress,
+            )
+            return f"{len(table.costs)} blocks on {section.device}, margin {table.margin:.1%}"
+
+        self.ledger.step("measure", inputs, ["table.json"], work)
+
+    def _check(self) -> None:
+        def work() -> str:
+            table = next(t for n, t in self.tables.items() if resource(n).name == "latency")
+            found = check_table(
+                table, self.space, self.device, networks=self.recipe.measure.check, tracker=self.progress
+            )
+            write_json(self.folder / "check.json", found.to_json())
+            return f"R2 {found.r2:.3f}, worst error {found.worst_error:.1%} on {len(found.networks)} unseen networks"
+
+        inputs = [self.ledger.hash_of("table.json"), self.recipe.measure.check]
+        self.ledger.step("check", inputs, ["check.json"], work)
+
+    def _train(self) -> None:
+        section = self.recipe.train
+
+        def work() -> str:
+            result = train(
+                runs.fresh_supernet(self.space, self.recipe.seed),
+                self.data,
+                section.methods(),
+                out=self.folder,
+                seed=self.recipe.seed,
+                batch=section.batch,
+                accumulate=section.accumulate,
+                threads=self.threads,
+                precision=section.precision,
+                channels_last=section.channels_last,
+                judge_times=section.judge_times,
+                checkpoint_seconds=section.checkpoint_seconds,
+                progress=self.progress,
+            )
+            return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
+
+        self.ledger.step("train", self.recipe.trained(), ["supernet.safetensors"], work)
+
+    @cached_property
+    def supernet(self) -> Any:
+        return runs.open_run(self.folder).supernet
+
+    def _search(self) -> None:
+        inputs = [self.ledger.hash_of("supernet.safetensors"), self.promised.to_json(), self.recipe.seed]
+        inputs += [self.recipe.search.model_dump(exclude={"front"})]
+        inputs += [self.ledger.hash_of("table.json")] if self._timed else []
+        self.ledger.step("search", inputs, ["search.json", "architecture.json"], self._until_it_fits)
+
+    def _until_it_fits(self) -> str:
+        """The promise loop: solve, measure the whole network, tighten by what was learnt, solve again."""
+        section = self.recipe.search
+        factors: dict[str, float] = {}
+        for number in range(1, section.rounds + 1):
+            try:
+                found = search(
+                    self.supernet,
+                    self.data,
+                    self.tables,
+                    self.promised,
+                    section.method,
+                    self.recipe.seed,
+                    out=self.folder / "search",
+                    tighten=factors,
+                    progress=self.progress,
+                    **section.options,
+                )
+            except Infeasible as error:
+                if not factors:
+                    raise
+                raise self._unreachable(error) from error
+            over = self._measured_over(found)
+            if not over:
+                found.save(self.folder / "search.json")
+                write_json(self.folder / "architecture.json", found.architecture.to_json())
+                again = f" after {number} rounds" if number > 1 else ""
+                return f"{found.method} found {found.accuracy:.1%}, measured within budget{again}"
+            for name, share in over.items():
+                factors[name] = factors.get(name, 1.0) * _BACK_OFF / share
+                self._say(f"search: measured at {share:.1%} of its {name} limit; tightened to {factors[name]:.1%}")
+        raise self._unreachable(None)
+
+    def _measured_over(self, found: SearchResult) -> dict[str, float]:
+        """Limits the network breaks as measured, with the share of the limit it takes. Weights do not matter to time."""
+        trial = self.folder / "search" / "trial.json"
+        network = build(found.architecture, self.space).eval()
+        try:
+            certify(
+                network,
+                self.promised,
+                self.device if self._timed else None,
+                batch=self.recipe.measure.batch,
+                tables=self.tables,
+                out=trial,
+                tracker=self.progress,
+            )
+        except BudgetExceeded:
+            lines = read_certificate(trial)["budgets"]
+            return {n: line["interval"][1] / line["limit"] for n, line in lines.items() if not line["fits"]}
+        return {}
+
+    def _unreachable(self, error: Infeasible | None) -> BudgetExceeded:
+        lines = read_certificate(self.folder / "search" / "trial.json")["budgets"]
+        measured = ", ".join(f"{n} {show(line['interval'][1], n)}" for n, line in lines.items() if not line["fits"])
+        told = "" if error is None else " (nothing smaller is left in the space)"
+        return BudgetExceeded(
+            f"a network of space {self.space.name!r} must be measured within {self.promised}{told}",
+            value=f"at best {measured}",
+            remedy="Raise the budget to that, or add smaller choices to the space.",
+        )
+
+    def _front(self) -> None:
+        points = self.recipe.search.front
+        if not points:
+            return
+        name = next((n for n in self.budget if resource(n).name == "latency"), next(iter(self.budget)))
+
+        def work() -> str:
+            seed = self.recipe.seed
+            out = self.folder / "search"
+            found = front(
+                self.supernet, self.data, self.tables, name, points, seed=seed, out=out, progress=self.progress
+            )
+            value = {"resource": name, "unit": resource(name).unit, "points": as_rows(found)}
+            write_json(self.folder / "front.json", value)
+            return f"{len(found)} networks along {name}"
+
+        inputs = [self.ledger.hash_of("supernet.safetensors"), name, points, self.recipe.seed]
+        inputs += [self.ledger.hash_of("table.json")] if self._timed else []
+        self.ledger.step("front", inputs, ["front.json"], work)
+
+    def _finetune(self) -> None:
+        section = self.recipe.finetune
+        inputs = [self.ledger.hash_of("architecture.json"), self.ledger.hash_of("supernet.safetensors")]
+        inputs.append(section.model_dump_json())
+        # A folder of its own for every network and setting: each resumes by itself.
+        home = self.folder / "finetune" / sha256("".join(inputs).encode())[:12]
+        files = ["network.safetensors", "accuracy.json"]
+        self.ledger.step("finetune", inputs, files, lambda: self._trained_network(home))
+
+    def _trained_network(self, home: Path) -> str:
+        section = self.recipe.finetune
+        found = load_result(self.folder / "search.json", self.space).architecture
+        batches = calibration_batches(self.data)
+        if section.scratch:
+            torch.manual_seed(self.recipe.seed)
+            network = build(found, self.space)
+        else:
+            network = recalibrate(extract(self.supernet, found), batches)
+        if section.epochs:
+            method = methods.scratch if section.scratch else methods.finetune
+            train(
+                network,
+                self.data,
+                method(**{"epochs": section.epochs, **section.options}),
+                out=home,
+                seed=self.recipe.seed,
+                batch=section.batch,
+                threads=self.threads,
+                channels_last=self.recipe.train.channels_last,
+                teacher=None if section.scratch else recalibrate(extract_heaviest(self.supernet), batches),
+                progress=self.progress,
+            )
+        network.eval()
+        save_network(network, self.folder / "network.safetensors", self._card(str(found)))
+        held, test = (accuracy(network, self.data, split) for split in ("val", "test"))
+        write_json(self.folder / "accuracy.json", {"val": held, "test": test})
+        return f"held-out accuracy {held:.1%}, test {test:.1%}"
+
+    def _card(self, architecture: str, certificate: str = "") -> Card:
+        about = self.data.about
+        return Card(
+            class_names=about.class_names,
+            mean=about.mean,
+            std=about.std,
+            space=self.space.name,
+            architecture=architecture,
+            budget=self.promised.to_json(),
+            certificate_sha256=certificate,
+        )
+
+    def _export(self) -> None:
+        inputs = [self.ledger.hash_of("network.safetensors"), self.promised.to_json()]
+        inputs += [self.device.fingerprint()] if self._timed else []
+        files = ["network.onnx", "network.pt2", "certificate.json"]
+        self.ledger.step("export and certify", inputs, files, self._certified_file)
+
+    def _certified_file(self) -> str:
+        """The file is certified first, then written once more with the certificate's hash inside: same weights."""
+        network = load(self.folder / "network.safetensors")
+        found = str(load_result(self.folder / "search.json", self.space).architecture)
+        images = next(self.data.batches("test", 8))[0]
+        path = self.folder / "network.onnx"
+        export(network, path, card=self._card(found), images=images)
+        made = certify(
+            path,
+            self.promised,
+            self.device if self._timed else None,
+            batch=self.recipe.measure.batch,
+            tables=self.tables,
+            out=self.folder / "certificate.json",
+            tracker=self.progress,
+        )
+        seal = read_certificate(self.folder / "certificate.json")["sha256"]
+        export(network, path, card=self._card(found, seal), images=images, program=self.folder / "network.pt2")
+        return "; ".join(
+            f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}" for line in made.lines
+        )
+
+    def _report(self) -> None:
+        from snugnet.report import build_report
+
+        inputs = [self.ledger.hash_of(f) for f in ("search.json", "certificate.json", "network.safetensors")]
+
+        def work() -> str:
+            build_report(self.folder)
+            return "a page to look at"
+
+        self.ledger.step("report", inputs, ["report.html"], work)
+
+    def _facts(self) -> dict[str, Any]:
+        certificate = read_certificate(self.folder / "certificate.json")
+        return {
+            "run": str(self.folder),
+            "network": str(self.folder / "network.onnx"),
+            "certificate": str(self.folder / "certificate.json"),
+            "report": str(self.folder / "report.html"),
+            "fits": certificate["fits"],
+            "budgets": certificate["budgets"],
+            "architecture": str(load_result(self.folder / "search.json", self.space).architecture),
+            "seconds": self.ledger.seconds,
+        }
+
+
+_WRITTEN: Mapping[str, str] = {"latency": "ms", "macs": "MACs", "params": "params", "weights": "B", "memory": "B"}
