@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from snugnet.nets import extract as extract
     from snugnet.nets import recalibrate as recalibrate
     from snugnet.report import build_report as report
-    from snugnet.search import front as front
-    from snugnet.search import search as search
+    from snugnet.search.front import front as front
+    from snugnet.search.search import search as search
     from snugnet.space import Head as Head
     from snugnet.space import SearchSpace as SearchSpace
     from snugnet.space import Stage as Stage
     from snugnet.space import Stem as Stem
     from snugnet.space import presets as spaces
     from snugnet.space import zoo as zoo
+    from snugnet.train import finetune as finetune
     from snugnet.train import load as load_data
     from snugnet.train import methods as methods
     from snugnet.train import train as train
-    from snugnet.train.finetune import finetune as finetune
 
 __version__ = "0.1.0"
 
@@ -54,7 +54,7 @@ _HOMES = {
     "devices": "snugnet.devices",
     "export": "snugnet.deploy.export:export",
     "extract": "snugnet.nets:extract",
-    "finetune": "snugnet.train.finetune:finetune",
+    "finetune": "snugnet.train:finetune",
     "front": "snugnet.search:front",
     "load": "snugnet.deploy.network_file:load",
     "load_data": "snugnet.train:load",
