@@ -16,10 +16,10 @@ hypothesis.settings.load_profile("house")
 @pytest.fixture
 def snug(capsys):
     """Run the command line in this process: `code, out, err = snug("zoo", "--json")`."""
-    from snugnet.cli import run
+    from snugnet.cli import execute
 
     def call(*words: str) -> tuple[int, str, str]:
-        code = run(list(words))
+        code = execute(list(words))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -34,11 +34,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def table(folder):
-    from snugnet.cli import run
+    from snugnet.cli import execute
 
     path = folder / "table.json"
     words = ["--space", str(folder / "tiny.yaml"), "--device", "torch-cpu", "--threads", "1", "--seconds", "2"]
-    assert run(["measure", *words, "--out", str(path), "--json"]) == 0
+    assert execute(["measure", *words, "--out", str(path), "--json"]) == 0
     return path
 
 
