@@ -114,6 +114,12 @@ def test_paths_leave_the_heaviest_network_step_by_step():
     assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0 and shares[2] < shares[1]
 
 
+def test_a_ramped_single_path_starts_as_the_heaviest():
+    method = methods.singlepath(ramp_epochs=2)
+    calls = [one_step(method, Standin(), epoch=epoch, number=3)[0].calls[0] for epoch in (0.0, 2.0)]
+    assert calls[0] == heaviest(SPACE) and calls[1] == one_step(methods.singlepath(), Standin(), number=3)[0].calls[0]
+
+
 def supernet():
     torch.manual_seed(0)
     return Supernet(preset("hardcore-lowres", classes=4, width=0.25, resolution=16))
@@ -166,6 +172,9 @@ def test_finetune_needs_its_teacher():
         {"warmup_epochs": 300},
         {"clip_norm": 1.0, "clip_value": 1.0},
         {"split": "all"},
+        {"distill": 1.5},
+        {"temperature": 0},
+        {"ramp_epochs": -1},
     ],
 )
 def test_settings_out_of_range(bad):

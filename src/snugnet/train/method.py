@@ -22,6 +22,8 @@ from snugnet.train.augment import Augmentation
 from snugnet.train.data import SPLITS, About
 from snugnet.train.dice import Dice
 
+Rule = tuple[str, Any, bool]  # what must hold, the value, whether it does
+
 
 class Net(Protocol):
     """What a method may ask of the model: logits, and of a super-network its space and random paths."""
@@ -73,6 +75,10 @@ class Method(ABC):
     split: str = "train"
 
     @abstractmethod
+    def own_rules(self) -> list[Rule]:
+        """Rules for the fields a class adds."""
+
+    @abstractmethod
     def begin(self, model: nn.Module) -> None:
         """Before the phase's first step: change the weights where the method asks for it (channel sorting)."""
 
@@ -86,7 +92,7 @@ class Method(ABC):
 
     def check(self) -> None:
         """Reject settings no run can use, before anything is written."""
-        rules = [
+        rules: list[Rule] = [
             ("epochs must be at least 1", self.epochs, self.epochs >= 1),
             ("lr must be positive", self.lr, self.lr > 0),
             ("lr_per must be positive", self.lr_per, self.lr_per is None or self.lr_per > 0),
@@ -99,6 +105,7 @@ class Method(ABC):
             ("clip_value must be positive", self.clip_value, self.clip_value is None or self.clip_value > 0),
             ("only one of clip_norm, clip_value", self.clip_norm, self.clip_norm is None or self.clip_value is None),
             (f"split must be one of {SPLITS}", self.split, self.split in SPLITS),
+            *self.own_rules(),
         ]
         for rule, value, holds in rules:
             if not holds:
@@ -107,8 +114,3 @@ class Method(ABC):
 
     def describe(self) -> dict[str, Any]:
         return {"method": self.name, **asdict(self)}
-
-
-def check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise BadInput(f"{name} must lie in [0, 1]", value=value, remedy="0 turns it off.")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from snugnet.space.sampling import heaviest
 from snugnet.train.losses import cross_entropy
-from snugnet.train.method import Method, Step
+from snugnet.train.method import Method, Rule, Step
 from snugnet.train.methods._preparing import prepare
 
 
@@ -22,6 +22,9 @@ class Heaviest(Method):
     elastic: ClassVar[bool] = True
     epochs: int = 250
     open_gates: bool = False  # squeeze-excite gates start nearly open instead of half open
+
+    def own_rules(self) -> list[Rule]:
+        return []
 
     def begin(self, model: nn.Module) -> None:
         prepare(model, gates=self.open_gates)

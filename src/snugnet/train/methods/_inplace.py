@@ -8,7 +8,7 @@ from torch import Tensor
 
 from snugnet.space.sampling import heaviest
 from snugnet.train.losses import cross_entropy, distillation
-from snugnet.train.method import Step
+from snugnet.train.method import Rule, Step
 
 
 def paths_step(step: Step, paths: Any, smoothing: float, distill: float, temperature: float) -> dict[str, Tensor]:
@@ -26,3 +26,14 @@ def paths_step(step: Step, paths: Any, smoothing: float, distill: float, tempera
     )
     step.backward(loss)
     return {"loss": loss.detach(), "teacher_loss": teacher_loss.detach()}
+
+
+def distillation_rules(distill: float, temperature: float) -> list[Rule]:
+    return [
+        ("distill must lie in [0, 1]", distill, 0 <= distill <= 1),
+        ("temperature must be positive", temperature, temperature > 0),
+    ]
+
+
+def ramp_rule(epochs: float) -> Rule:
+    return ("ramp_epochs must not be negative", epochs, epochs >= 0)

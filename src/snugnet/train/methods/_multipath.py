@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from snugnet.space.genes import encode
 from snugnet.space.sampling import heaviest, mutate_many
-from snugnet.train.method import Method, Step, check_share
-from snugnet.train.methods._inplace import paths_step
+from snugnet.train.method import Method, Rule, Step
+from snugnet.train.methods._inplace import distillation_rules, paths_step, ramp_rule
 from snugnet.train.methods._preparing import prepare
 
 
@@ -34,8 +34,10 @@ class Multipath(Method):
     temperature: float = 1.0
     ramp_epochs: float = 0.0  # paths leave the heaviest network step by step over this time; 0: uniform from the start
 
+    def own_rules(self) -> list[Rule]:
+        return [*distillation_rules(self.distill, self.temperature), ramp_rule(self.ramp_epochs)]
+
     def begin(self, model: nn.Module) -> None:
-        check_share("distill", self.distill)
         prepare(model, sort=self.sort_channels, kernels=self.inherit_kernels)
 
     def step(self, step: Step) -> dict[str, Tensor]:

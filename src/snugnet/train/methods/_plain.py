@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from snugnet.errors import BadInput
 from snugnet.train.losses import cross_entropy, distillation
-from snugnet.train.method import Method, Step, check_share
+from snugnet.train.method import Method, Rule, Step
+from snugnet.train.methods._inplace import distillation_rules
 
 
 @final
@@ -27,8 +28,11 @@ class Plain(Method):
     distill: float = 0.0
     temperature: float = 1.0
 
+    def own_rules(self) -> list[Rule]:
+        return distillation_rules(self.distill, self.temperature)
+
     def begin(self, model: nn.Module) -> None:
-        check_share("distill", self.distill)
+        pass
 
     def step(self, step: Step) -> dict[str, Tensor]:
         logits = step.net(step.images)

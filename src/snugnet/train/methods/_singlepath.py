@@ -7,9 +7,9 @@ from typing import ClassVar, final
 
 from torch import Tensor, nn
 
-from snugnet.space.sampling import sample
-from snugnet.train.method import Method, Step, check_share
-from snugnet.train.methods._inplace import paths_step
+from snugnet.space.sampling import heaviest, mutate, sample
+from snugnet.train.method import Method, Rule, Step
+from snugnet.train.methods._inplace import distillation_rules, paths_step, ramp_rule
 from snugnet.train.methods._preparing import prepare
 
 
@@ -25,11 +25,18 @@ class Singlepath(Method):
     inherit_kernels: bool = False  # small kernels start as the centre of the largest one
     distill: float = 0.0
     temperature: float = 1.0
+    ramp_epochs: float = 0.0
+
+    def own_rules(self) -> list[Rule]:
+        return [*distillation_rules(self.distill, self.temperature), ramp_rule(self.ramp_epochs)]
 
     def begin(self, model: nn.Module) -> None:
-        check_share("distill", self.distill)
         prepare(model, sort=self.sort_channels, kernels=self.inherit_kernels)
 
     def step(self, step: Step) -> dict[str, Tensor]:
-        path = sample(step.net.space, step.shared.at("path").numpy())
+        rng, space = step.shared.at("path").numpy(), step.net.space
+        if step.epoch < self.ramp_epochs:
+            path = mutate(space, heaviest(space), rng, step.epoch / self.ramp_epochs)
+        else:
+            path = sample(space, rng)
         return paths_step(step, path, self.label_smoothing, self.distill, self.temperature)
