@@ -29,6 +29,7 @@ VERBS = {
     "rank": "snugnet.cli.rank",
     "search": "snugnet.cli.search",
     "front": "snugnet.cli.front",
+    "finetune": "snugnet.cli.finetune",
     "certify": "snugnet.cli.certify",
     "export": "snugnet.cli.export",
     "predict": "snugnet.cli.predict",

@@ -10,6 +10,7 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput, DataMissing
+from snugnet.files import read_bytes, sha256
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,13 +54,15 @@ def export(
     read = read_network(file)
     say(f"read {file}")
     target = out or file.with_suffix(".onnx")
+    found = _certificate(file, read, certificate)
     made = export_network(
         read.network,
         target,
-        card=replace(read.card, **_certified(file, read, certificate)),
+        card=read.card,
         images=_images(file, read, image or []),
         program=target.with_suffix(".pt2") if program else None,
     )
+    made = _stamped(made, read, found, certificate)
     if json:
         print_json(asdict(made) | {"path": str(made.path), "program": str(made.program) if made.program else None})
     else:
@@ -67,26 +70,41 @@ def export(
     say(f"wrote {made.path}" + (f" and {made.program}" if made.program else ""))
 
 
-def _certified(file: Path, read: NetworkFile, given: Path | None) -> dict[str, Any]:
-    """What the certificate of this very network adds to its card."""
+def _certificate(file: Path, read: NetworkFile, given: Path | None) -> dict[str, Any]:
+    """The certificate to name in the file; empty if there is none."""
     from snugnet.deploy.certificate import read_certificate
 
     path = given or file.parent / "certificate.json"
     if given is None and not path.is_file():
         return {}
     found = read_certificate(path)
-    if found["network"]["weights_sha256"] != read.weights_sha256:
-        if given is not None:
-            raise BadInput(
-                "the certificate must be of this network",
-                value=str(path),
-                remedy=f"It names other weights; run `snugnet certify {file}`.",
-            )
-        say(f"{path} is of other weights or of another form of them: left out")
-        return {}
     say(f"read {path}")
+    about = found["network"]
+    if given is not None and about["form"] != "onnx" and about["weights_sha256"] != read.weights_sha256:
+        raise _of_another(given)
+    return found
+
+
+def _stamped(made: Exported, read: NetworkFile, found: dict[str, Any], given: Path | None) -> Exported:
+    """With the certificate's hash and limits inside, if it is of this network, as weights or as a graph."""
+    from snugnet.deploy.onnx_file import stamp
+
+    if not found:
+        return made
+    if found["network"]["weights_sha256"] not in (made.weights_sha256, made.graph_sha256):
+        if given is not None:
+            raise _of_another(given)
+        say("the certificate in the folder is of another network: not named in the file")
+        return made
     limits = {name: f"{line['limit']:g} {line['unit']}" for name, line in found["budgets"].items()}
-    return {"certificate_sha256": found["sha256"], "budget": dict(read.card.budget) or limits}
+    stamp(made.path, certificate_sha256=found["sha256"], budget=dict(read.card.budget) or limits)
+    return replace(made, sha256=sha256(read_bytes(made.path)))
+
+
+def _of_another(path: Path) -> BadInput:
+    return BadInput(
+        "the certificate must be of this network", value=str(path), remedy="Certify the network that is exported."
+    )
 
 
 def _images(file: Path, read: NetworkFile, paths: list[Path]) -> Tensor | None:

@@ -21,24 +21,23 @@ from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.costs.table_file import load_table
-from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import certify, read_certificate
 from snugnet.deploy.export import export
-from snugnet.deploy.network_file import load, save_network
+from snugnet.deploy.network_file import load
 from snugnet.devices.registry import by_name
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, Infeasible
-from snugnet.files import sha256, write_json
-from snugnet.nets import build, extract, extract_heaviest, recalibrate
+from snugnet.files import write_json
+from snugnet.nets import build
 from snugnet.progress import Tracker
 from snugnet.recipes import runs
+from snugnet.recipes.finetuning import card_of, finetuned
 from snugnet.recipes.ledger import Ledger, Say
 from snugnet.recipes.recipe import Recipe
 from snugnet.search import SearchResult, front, load_result, search
 from snugnet.search.front import as_rows
 from snugnet.search.method import arena
-from snugnet.train import accuracy, methods, train
-from snugnet.train.evaluate import calibration_batches
+from snugnet.train import train
 from snugnet.units import resource, show
 
 _BACK_OFF = 0.995  # beyond what was learnt: the next network's own noise
@@ -257,55 +256,31 @@ class Pipeline:
         inputs += [self.ledger.hash_of("table.json")] if self._timed else []
         self.ledger.step("front", inputs, ["front.json"], work)
 
+    @cached_property
+    def found(self) -> SearchResult:
+        return load_result(self.folder / "search.json", self.space)
+
     def _finetune(self) -> None:
         section = self.recipe.finetune
         inputs = [self.ledger.hash_of("architecture.json"), self.ledger.hash_of("supernet.safetensors")]
         inputs.append(section.model_dump_json())
-        # A folder of its own for every network and setting: each resumes by itself.
-        home = self.folder / "finetune" / sha256("".join(inputs).encode())[:12]
-        files = ["network.safetensors", "accuracy.json"]
-        self.ledger.step("finetune", inputs, files, lambda: self._trained_network(home))
 
-    def _trained_network(self, home: Path) -> str:
-        section = self.recipe.finetune
-        found = load_result(self.folder / "search.json", self.space).architecture
-        batches = calibration_batches(self.data)
-        if section.scratch:
-            torch.manual_seed(self.recipe.seed)
-            network = build(found, self.space)
-        else:
-            network = recalibrate(extract(self.supernet, found), batches)
-        if section.epochs:
-            method = methods.scratch if section.scratch else methods.finetune
-            train(
-                network,
+        def work() -> str:
+            reached = finetuned(
+                self.supernet,
                 self.data,
-                method(**{"epochs": section.epochs, **section.options}),
-                out=home,
+                self.found.architecture,
+                section,
+                self.folder,
                 seed=self.recipe.seed,
-                batch=section.batch,
-                threads=self.threads,
                 channels_last=self.recipe.train.channels_last,
-                teacher=None if section.scratch else recalibrate(extract_heaviest(self.supernet), batches),
+                threads=self.threads,
                 progress=self.progress,
+                budget=self.promised.to_json(),
             )
-        network.eval()
-        save_network(network, self.folder / "network.safetensors", self._card(str(found)))
-        held, test = (accuracy(network, self.data, split) for split in ("val", "test"))
-        write_json(self.folder / "accuracy.json", {"val": held, "test": test})
-        return f"held-out accuracy {held:.1%}, test {test:.1%}"
+            return f"held-out accuracy {reached['val']:.1%}, test {reached['test']:.1%}"
 
-    def _card(self, architecture: str, certificate: str = "") -> Card:
-        about = self.data.about
-        return Card(
-            class_names=about.class_names,
-            mean=about.mean,
-            std=about.std,
-            space=self.space.name,
-            architecture=architecture,
-            budget=self.promised.to_json(),
-            certificate_sha256=certificate,
-        )
+        self.ledger.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
 
     def _export(self) -> None:
         inputs = [self.ledger.hash_of("network.safetensors"), self.promised.to_json()]
@@ -316,10 +291,10 @@ class Pipeline:
     def _certified_file(self) -> str:
         """The file is certified first, then written once more with the certificate's hash inside: same weights."""
         network = load(self.folder / "network.safetensors")
-        found = str(load_result(self.folder / "search.json", self.space).architecture)
         images = next(self.data.batches("test", 8))[0]
         path = self.folder / "network.onnx"
-        export(network, path, card=self._card(found), images=images)
+        words = (self.data, self.supernet, self.found.architecture, self.promised.to_json())
+        export(network, path, card=card_of(*words), images=images)
         made = certify(
             path,
             self.promised,
@@ -330,10 +305,9 @@ class Pipeline:
             tracker=self.progress,
         )
         seal = read_certificate(self.folder / "certificate.json")["sha256"]
-        export(network, path, card=self._card(found, seal), images=images, program=self.folder / "network.pt2")
-        return "; ".join(
-            f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}" for line in made.lines
-        )
+        export(network, path, card=card_of(*words, seal), images=images, program=self.folder / "network.pt2")
+        told = (f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}" for line in made.lines)
+        return "; ".join(told)
 
     def _report(self) -> None:
         from snugnet.report import build_report
@@ -355,7 +329,7 @@ class Pipeline:
             "report": str(self.folder / "report.html"),
             "fits": certificate["fits"],
             "budgets": certificate["budgets"],
-            "architecture": str(load_result(self.folder / "search.json", self.space).architecture),
+            "architecture": str(self.found.architecture),
             "seconds": self.ledger.seconds,
         }
 

@@ -1,0 +1,61 @@
+"""`snugnet finetune`: the found network of a run, trained."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from snugnet.cli.printing import Json, print_json, say
+from snugnet.cli.run_options import RunFolder, Threads, open_for_search
+from snugnet.cli.search import read_options
+from snugnet.errors import BadInput
+from snugnet.files import read_json
+from snugnet.progress import Quiet, Shown
+from snugnet.space.architecture import from_json
+
+Epochs = Annotated[int | None, typer.Option("--epochs", min=0, help="Epochs (default: the recipe's).")]
+Scratch = Annotated[bool, typer.Option("--scratch", help="From random weights instead of inherited ones.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. lr=0.02.")
+]
+
+
+def finetune(
+    run: RunFolder,
+    epochs: Epochs = None,
+    scratch: Scratch = False,
+    option: Options = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Train the network that `snugnet search` found, with the heaviest network as teacher; killed, it goes on."""
+    from snugnet.recipes.finetuning import finetuned
+
+    opened = open_for_search(run, threads)
+    path = run / "architecture.json"
+    if not path.exists():
+        raise BadInput(f"{run} must hold a found network", value=str(path), remedy="Run `snugnet search` first.")
+    architecture = from_json(read_json(path), opened.supernet.space)
+    section = opened.recipe.finetune
+    changes = {"scratch": scratch or section.scratch, "options": {**section.options, **read_options(option or [])}}
+    if epochs is not None:
+        changes["epochs"] = epochs
+    reached = finetuned(
+        opened.supernet,
+        opened.data,
+        architecture,
+        section.model_copy(update=changes),
+        run,
+        seed=opened.recipe.seed,
+        channels_last=opened.recipe.train.channels_last,
+        threads=threads,
+        progress=Quiet() if json else Shown(),
+        budget=opened.recipe.budget,
+    )
+    facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}
+    if json:
+        print_json({**facts, "architecture": str(architecture)})
+    else:
+        print(f"held-out accuracy {reached['val']:.2%}, test accuracy {reached['test']:.2%}")
+    say(f"read {path}; wrote {run / 'network.safetensors'}")
