@@ -36,6 +36,7 @@ def small_network(seed: int = 0) -> Network:
             if isinstance(layer, torch.nn.BatchNorm2d):
                 layer.weight.uniform_(0.5, 1.5)
                 layer.bias.normal_(std=0.3)
+        network.head.features.weight.normal_()
         network.head.classifier.weight.normal_()
         network.train()
         for _ in range(20):

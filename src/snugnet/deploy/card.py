@@ -101,7 +101,9 @@ def weights_hash(weights: Mapping[str, Tensor]) -> str:
     for name, value in sorted(weights.items()):
         still = value.detach().cpu().contiguous()
         mark.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        mark.update(still.reshape(-1).view(torch.uint8).numpy().tobytes() if value.dim() else str(value.item()).encode())
+        mark.update(
+            still.reshape(-1).view(torch.uint8).numpy().tobytes() if value.dim() else str(value.item()).encode()
+        )
     return mark.hexdigest()
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from snugnet.costs.measure import versions
 from snugnet.deploy.card import Card, check_card, weights_hash
 from snugnet.deploy.network_file import check_finite
-from snugnet.deploy.onnx_file import describe, open_session
+from snugnet.deploy.onnx_file import describe, graph_hash, open_session
 from snugnet.devices.device import frozen_copy
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput
@@ -55,8 +55,9 @@ class Exported:
 
     path: Path
     program: Path | None
-    sha256: str
-    weights_sha256: str
+    sha256: str  # of the file
+    weights_sha256: str  # of the network it was made from
+    graph_sha256: str  # of what the file computes, its metadata left out
     input_shape: tuple[int, int, int]  # channels, height, width
     classes: int
     opset: int
@@ -106,6 +107,7 @@ def export(
         program=None if program is None else Path(program),
         sha256=sha256(data),
         weights_sha256=weights_hash(still.state_dict()),
+        graph_sha256=graph_hash(onnx.load_model_from_string(data)),
         input_shape=shape,
         classes=classes,
         opset=OPSET,

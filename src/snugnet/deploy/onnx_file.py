@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from snugnet.costs.graph import read_graph
 from snugnet.deploy.card import Card, card_from_json, parse_json
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.files import read_bytes
+from snugnet.files import read_bytes, write_bytes
 
 FORMAT: Final = "snugnet-onnx-1"
 _TEXTS: Final = ("space", "architecture", "certificate_sha256")
@@ -58,22 +58,28 @@ def describe(model: onnx.ModelProto, card: Card, about: dict[str, str]) -> bytes
     return data
 
 
+def stamp(path: str | Path, **changes: Any) -> Path:
+    """Change fields of the card in a file that was written here, e.g. `certificate_sha256=...`; the graph stays as it is."""
+    file = Path(path)
+    model = _whole(file, read_bytes(file))
+    words = _checked(model, file)
+    if words.get("format") != FORMAT:
+        raise BadInput("a file to stamp must have been exported here", value=str(file), remedy="Export it again.")
+    own = set(Card().to_json()) | {"format", "sha256"}
+    about = {name: text for name, text in words.items() if name not in own}
+    return write_bytes(file, describe(model, replace(_card(words, str(file)), **changes), about))
+
+
 def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxNetwork:
     """The network in an ONNX file; one that was written here must be unchanged."""
     file = Path(path)
     data = read_bytes(file)
     model = _whole(file, data)
-    words = {entry.key: entry.value for entry in model.metadata_props}
-    ours = words.get("format") == FORMAT
-    if ours and "sha256" in words and words["sha256"] != _hash(model):
-        raise DamagedFile(
-            f"{file} must have the checksum it was written with",
-            remedy="Export it again; or, if you changed the graph yourself, remove the metadata entry sha256.",
-        )
+    words = _checked(model, file)
     session = open_session(data, str(file), threads=threads)
     batch, channels, resolution, classes = _sizes(session, file)
     return OnnxNetwork(
-        card=_card(words, str(file)) if ours else Card(),
+        card=_card(words, str(file)) if words.get("format") == FORMAT else Card(),
         channels=channels,
         resolution=resolution,
         classes=classes,
@@ -103,6 +109,17 @@ def _whole(file: Path, data: bytes) -> onnx.ModelProto:
         return read_graph(data)
     except DamagedFile as error:
         raise DamagedFile(error.rule.replace("the ONNX bytes", str(file)), remedy=error.remedy) from error
+
+
+def _checked(model: onnx.ModelProto, file: Path) -> dict[str, str]:
+    """The metadata; those written here must be unchanged, and so must be the graph they stand in."""
+    words = {str(entry.key): str(entry.value) for entry in model.metadata_props}
+    if words.get("format") == FORMAT and "sha256" in words and words["sha256"] != _hash(model):
+        raise DamagedFile(
+            f"{file} must have the checksum it was written with",
+            remedy="Export it again; or, if you changed the graph yourself, remove the metadata entry sha256.",
+        )
+    return words
 
 
 def _card(words: dict[str, str], where: str) -> Card:
@@ -135,10 +152,16 @@ def _forget_origin(model: onnx.ModelProto) -> None:
 
 def _hash(model: onnx.ModelProto) -> str:
     """SHA-256 over what the file says and computes, whatever wrote its bytes."""
-    mark = hashlib.sha256()
+    mark = hashlib.sha256(graph_hash(model).encode())
     for entry in sorted(model.metadata_props, key=lambda entry: str(entry.key)):
         if entry.key != "sha256":
             mark.update(f"{entry.key}={entry.value}\n".encode())
+    return mark.hexdigest()
+
+
+def graph_hash(model: onnx.ModelProto) -> str:
+    """SHA-256 over what a graph computes, weights included: a certificate can name it and then be named in the file."""
+    mark = hashlib.sha256()
     for tensor in model.graph.initializer:
         mark.update(f"{tensor.name}{tuple(tensor.dims)}{tensor.data_type}".encode())
         mark.update(numpy_helper.to_array(tensor).tobytes())
