@@ -23,7 +23,9 @@ def report(run: Folder, out: Out = None, json: Json = False) -> None:
     check_writable(target)
     path = write_text(target, made.html)
     if json:
-        print_json({"report": str(path), "bytes": path.stat().st_size, "missing": made.missing, "damaged": made.damaged})
+        print_json(
+            {"report": str(path), "bytes": path.stat().st_size, "missing": made.missing, "damaged": made.damaged}
+        )
         return
     for name, reason in {**made.missing, **made.damaged}.items():
         say(f"not shown: {name}. {reason}")
