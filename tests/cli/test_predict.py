@@ -64,7 +64,7 @@ def test_export_writes_beside_the_network(run_folder):
     written = open_onnx(run_folder / "network.onnx")
     seal = json.loads((run_folder / "certificate.json").read_text())["sha256"]
     assert written.card.certificate_sha256 == seal
-    assert dict(written.card.budget) == {"params": "1e+06 parameters", "macs": "1e+06 MACs"}
+    assert dict(written.card.budget) == {"params": "1M", "macs": "1MMACs"}
     assert written.metadata["weights_sha256"] == read_network(run_folder).weights_sha256
 
 

@@ -11,6 +11,7 @@ import typer
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput, DataMissing
 from snugnet.files import read_bytes, sha256
+from snugnet.units import show
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +97,7 @@ def _stamped(made: Exported, read: NetworkFile, found: dict[str, Any], given: Pa
             raise _of_another(given)
         say("the certificate in the folder is of another network: not named in the file")
         return made
-    limits = {name: f"{line['limit']:g} {line['unit']}" for name, line in found["budgets"].items()}
+    limits = {name: show(line["limit"], name) for name, line in found["budgets"].items()}
     stamp(made.path, certificate_sha256=found["sha256"], budget=dict(read.card.budget) or limits)
     return replace(made, sha256=sha256(read_bytes(made.path)))
 

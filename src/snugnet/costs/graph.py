@@ -55,13 +55,6 @@ def read_graph(source: bytes | str | Path) -> onnx.ModelProto:
     return model
 
 
-def external_files(path: str | Path) -> list[str]:
-    """Names of the files beside an ONNX file that hold its larger tensors."""
-    graph = onnx.load(str(path), load_external_data=False).graph
-    entries = [entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"]
-    return sorted({entry.value for entry in entries})
-
-
 def graph_costs(source: bytes | str | Path) -> GraphCosts:
     """Count a graph that takes one image."""
     model = read_graph(source)

@@ -20,7 +20,7 @@ from torch import Tensor
 from snugnet.costs.graph import read_graph
 from snugnet.deploy.card import Card, card_from_json, parse_json
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.files import read_bytes, write_bytes
+from snugnet.files import write_bytes
 
 FORMAT: Final = "snugnet-onnx-1"
 _TEXTS: Final = ("space", "architecture", "certificate_sha256")
@@ -61,7 +61,7 @@ def describe(model: onnx.ModelProto, card: Card, about: dict[str, str]) -> bytes
 def stamp(path: str | Path, **changes: Any) -> Path:
     """Change fields of the card in a file that was written here, e.g. `certificate_sha256=...`; the graph stays as it is."""
     file = Path(path)
-    model = _whole(file, read_bytes(file))
+    model = read_graph(file)
     words = _checked(model, file)
     if words.get("format") != FORMAT:
         raise BadInput("a file to stamp must have been exported here", value=str(file), remedy="Export it again.")
@@ -73,10 +73,8 @@ def stamp(path: str | Path, **changes: Any) -> Path:
 def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxNetwork:
     """The network in an ONNX file; one that was written here must be unchanged."""
     file = Path(path)
-    data = read_bytes(file)
-    model = _whole(file, data)
-    words = _checked(model, file)
-    session = open_session(data, str(file), threads=threads)
+    words = _checked(read_graph(file), file)
+    session = open_session(str(file), str(file), threads=threads)
     batch, channels, resolution, classes = _sizes(session, file)
     return OnnxNetwork(
         card=_card(words, str(file)) if words.get("format") == FORMAT else Card(),
@@ -89,8 +87,8 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxNetwork:
     )
 
 
-def open_session(data: bytes, where: str, *, threads: int = 1) -> Any:
-    """An ONNX Runtime session on the processor."""
+def open_session(graph: bytes | str, where: str, *, threads: int = 1) -> Any:
+    """An ONNX Runtime session on the processor, for a graph's bytes or the path of a file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -98,17 +96,10 @@ def open_session(data: bytes, where: str, *, threads: int = 1) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's own exceptions have no common base
         reason = " ".join(str(error).split())[:120]
         raise DamagedFile(f"{where} must run on ONNX Runtime ({reason})", remedy="Export it again.") from error
-
-
-def _whole(file: Path, data: bytes) -> onnx.ModelProto:
-    try:
-        return read_graph(data)
-    except DamagedFile as error:
-        raise DamagedFile(error.rule.replace("the ONNX bytes", str(file)), remedy=error.remedy) from error
 
 
 def _checked(model: onnx.ModelProto, file: Path) -> dict[str, str]:
@@ -162,6 +153,10 @@ def _hash(model: onnx.ModelProto) -> str:
 def graph_hash(model: onnx.ModelProto) -> str:
     """SHA-256 over what a graph computes, weights included: a certificate can name it and then be named in the file."""
     mark = hashlib.sha256()
+    ends = [[value.name for value in values] for values in (model.graph.input, model.graph.output)]
+    mark.update(f"{ends}{[(entry.domain, entry.version) for entry in model.opset_import]}".encode())
+    for function in model.functions:
+        mark.update(function.SerializeToString(deterministic=True))
     for tensor in model.graph.initializer:
         mark.update(f"{tensor.name}{tuple(tensor.dims)}{tensor.data_type}".encode())
         mark.update(numpy_helper.to_array(tensor).tobytes())

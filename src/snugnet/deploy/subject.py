@@ -14,13 +14,14 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from snugnet.costs.graph import GraphCosts, external_files, graph_costs
+from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.deploy.card import weights_hash
 from snugnet.deploy.network_file import plan_in, read_network
+from snugnet.deploy.onnx_file import graph_hash
 from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.errors import BadInput, FileTrouble, UnknownName
-from snugnet.files import read_bytes, read_json, sha256
+from snugnet.files import read_json
 from snugnet.nets.build import Network, build_plan
 from snugnet.space import zoo
 from snugnet.space.plan import NetworkPlan
@@ -98,7 +99,6 @@ def _of_onnx(path: Path) -> Subject:
     if not path.is_file():
         raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
     costs = graph_costs(path)
-    files = [path, *(path.parent / name for name in external_files(path))]
 
     def prepare(device: Device, batch: int) -> Runnable:
         if not isinstance(device, OpensOnnx):
@@ -119,7 +119,7 @@ def _of_onnx(path: Path) -> Subject:
     return Subject(
         name=str(path),
         form="onnx",
-        weights_sha256=sha256(b"".join(read_bytes(file) for file in files)),
+        weights_sha256=graph_hash(read_graph(path)),  # a file's metadata may name this certificate later
         costs=costs,
         prepare=prepare,
     )
