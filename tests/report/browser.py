@@ -15,11 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage --mute-audio "
-    "--remote-debugging-pipe"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+    "--mute-audio",
+    "--remote-debugging-pipe",
+]
 PATIENCE = 60.0  # seconds; a loaded machine is slow, a hung browser must not hang the tests
 
 

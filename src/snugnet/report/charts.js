@@ -94,7 +94,8 @@ function curves(place, series, phases, yLabel, yShow) {
   place.after(legend(series.map((one, i) => [`line series${i % 6}`, `${one.name}: ${yShow(one.points[one.points.length - 1][1])} at the end`])));
 }
 
-/* One heat map: rows are positions (and the depths below), columns are choices; darker is more probable. */
+/* One heat map: rows are positions (and the depths below), columns are choices; the fuller the colour, the more probable
+ * (by the square root, so that a twelfth can be told from nothing). */
 function heatGrid(stage, which) {
   const { alpha, beta } = stage[which];
   const cell = 22;
@@ -102,12 +103,12 @@ function heatGrid(stage, which) {
   const top = 46;
   const columns = Math.max(stage.choices.length, stage.depths.length);
   const height = top + (alpha.length + 2.2) * cell;
-  const width = left + columns * cell + 4;
+  const width = left + columns * cell + 30;
   const label = `${stage.name}, ${which}: probabilities of choices and depths`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "heat", role: "img", "aria-label": label });
   const square = (column, y, value, words) => {
     picture.append(svg("rect", { class: "cell", x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3 }));
-    picture.append(svg("rect", { class: "warm", x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3, "fill-opacity": Math.max(0, Math.min(1, value)).toFixed(4) }, tip(`${words}: ${percent(value)}`)));
+    picture.append(svg("rect", { class: "warm", x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3, "fill-opacity": Math.sqrt(Math.max(0, Math.min(1, value))).toFixed(4) }, tip(`${words}: ${percent(value)}`)));
   };
   stage.choices.forEach((choice, c) => {
     const x = left + c * cell + cell / 2 + 3;

@@ -88,14 +88,14 @@ function responsive(place, draw) {
 
 /* A frame with axes; returns the picture and the two scales. */
 function frame({ width, height, x, y, xLabel, yLabel, xShow, yShow, label }) {
-  const left = 58;
+  const left = 66;
   const right = 14;
   const top = 14;
   const bottom = 44;
   const across = (value) => left + ((value - x[0]) / (x[1] - x[0])) * (width - left - right);
   const up = (value) => height - bottom - ((value - y[0]) / (y[1] - y[0])) * (height - top - bottom);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label, class: "chart" });
-  for (const at of ticks(y[0], y[1], 5)) {
+  for (const at of ticks(y[0], y[1], 7)) {
     if (at < y[0] || at > y[1]) continue;
     picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: up(at), y2: up(at) }));
     picture.append(svg("text", { class: "tick", x: left - 8, y: up(at) + 4, "text-anchor": "end" }, yShow(at)));

@@ -23,9 +23,19 @@ function asProblem(data) {
 function asNetwork(data, answer) {
   const stages = data.stages.map((stage, g) => ({ ...stage, blocks: answer.options[g].map((c, p) => stage.cells[p][c]) }));
   const word = (block) => `k${block.kernel}e${digits(block.expand)}${block.se ? "s" : ""}`;
-  const row = (stage) => [`c${stage.width}`, ...stage.blocks.map(word)].join(" ");
+  const row = (stage) => [`c${stage.width}`, ...runs(stage.blocks.map(word))].join(" ");
   const text = [`r${data.resolution} c${data.stemWidth}`, ...stages.map(row), `f${data.headWidth}`].join(" | ");
   return { text, stages, stem: data.stem, head: data.head };
+}
+
+/* Neighbours that are alike, as the text form writes them: 2*k3e4. */
+function runs(words) {
+  const found = [];
+  for (const word of words) {
+    if (found.length && found[found.length - 1].word === word) found[found.length - 1].times += 1;
+    else found.push({ word, times: 1 });
+  }
+  return found.map(({ word, times }) => (times > 1 ? `${times}*${word}` : word));
 }
 
 function limitAt(resource, step) {
@@ -40,7 +50,8 @@ function sliderFor(resource, changed) {
   input.dataset.resource = resource.name;
   const told = node("output", { for: id });
   const used = node("span", { class: "used" });
-  const limit = () => limitAt(resource, Number(input.value));
+  // The run's own budget need not lie on a step: the slider begins exactly there.
+  const limit = () => (Number(input.value) === start ? resource.start : limitAt(resource, Number(input.value)));
   const tell = () => {
     told.textContent = `at most ${amount(limit(), resource.name)}`;
     input.setAttribute("aria-valuetext", `at most ${amount(limit(), resource.name)}`);

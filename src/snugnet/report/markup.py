@@ -155,7 +155,8 @@ def block_table(files: RunFiles, space: SearchSpace | None) -> str:
     ]
     return (
         f"{_calibration(table.origin)}<details><summary>All {len(rows)} parts</summary>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Cost of every part">{_table(heads, rows, "sortable")}</div></details>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Cost of every part">'
+        f"{_table(heads, rows, 'sortable')}</div></details>"
     )
 
 

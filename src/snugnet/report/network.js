@@ -5,9 +5,8 @@
 const WIDE = 70;
 const TALL = 96;
 
-function blockShape(block, x, scale) {
+function blockShape(block, x, middle, scale) {
   const half = (channels) => Math.max(2, (Math.sqrt(channels) * scale) / 2);
-  const middle = TALL / 2;
   const [a, b, c] = [half(block.in), half(block.middle), half(block.out)];
   const [l, m1, m2, r] = [x + 2, x + WIDE * 0.32, x + WIDE * 0.68, x + WIDE - 2];
   const curve = (x1, y1, x2, y2) => `C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
@@ -24,21 +23,22 @@ function blockWords(block) {
   return [`${shape}${block.se ? ", squeeze-and-excite" : ""}${place}`, ...costs].join("\n");
 }
 
-function blockDrawing(block, x, scale) {
+function blockDrawing(block, x, tall, scale) {
   const group = svg("g", { class: `block k${Math.min(block.kernel, 9)}` }, tip(blockWords(block)));
-  group.append(svg("path", { d: blockShape(block, x, scale) }));
-  if (block.se) group.append(svg("circle", { class: "se", cx: x + WIDE / 2, cy: TALL / 2, r: 7 }));
-  group.append(svg("text", { x: x + WIDE / 2, y: TALL + 14, "text-anchor": "middle" }, `${block.kernel}×${block.kernel} ·${digits(block.expand)}`));
+  group.append(svg("path", { d: blockShape(block, x, tall / 2, scale) }));
+  if (block.se) group.append(svg("circle", { class: "se", cx: x + WIDE / 2, cy: tall / 2, r: 6 }));
+  group.append(svg("text", { x: x + WIDE / 2, y: tall + 14, "text-anchor": "middle" }, `${block.kernel}×${block.kernel} ·${digits(block.expand)}`));
   return group;
 }
 
 function stageDrawing(stage, scale) {
   const places = Math.max(stage.slots, stage.blocks.length);
-  const picture = svg("svg", { viewBox: `0 0 ${places * WIDE} ${TALL + 22}`, width: places * WIDE, height: TALL + 22, class: "stage", role: "img",
+  const tall = Math.max(30, ...stage.blocks.map((block) => Math.sqrt(Math.max(block.in, block.middle, block.out)) * scale));
+  const picture = svg("svg", { viewBox: `0 0 ${places * WIDE} ${tall + 20}`, width: places * WIDE, height: tall + 20, class: "stage", role: "img",
     "aria-label": `${stage.name}: ${stage.blocks.map((b) => `kernel ${b.kernel} expansion ${digits(b.expand)}${b.se ? " with squeeze-and-excite" : ""}`).join("; ")}` });
-  stage.blocks.forEach((block, p) => picture.append(blockDrawing(block, p * WIDE, scale)));
+  stage.blocks.forEach((block, p) => picture.append(blockDrawing(block, p * WIDE, tall, scale)));
   for (let p = stage.blocks.length; p < places; p++) {
-    picture.append(svg("rect", { class: "idle", x: p * WIDE + 8, y: TALL / 2 - 14, width: WIDE - 16, height: 28, rx: 6 }, tip("left out")));
+    picture.append(svg("rect", { class: "idle", x: p * WIDE + 8, y: tall / 2 - 13, width: WIDE - 16, height: 26, rx: 6 }, tip("left out")));
   }
   const size = stage.blocks[0] && stage.blocks[0].size ? ` · ${stage.blocks[0].size} px in` : "";
   const words = node("figcaption", {}, node("strong", {}, stage.name), ` ${stage.width} channels${size}`);
@@ -51,7 +51,7 @@ function drawNetwork(place, network, widest) {
   const scale = (TALL - 4) / Math.sqrt(Math.max(most, 1));
   const end = (name, part) => {
     const told = Object.entries(part.cost).map(([r, cost]) => `${titleOf(r)} ${amount(cost, r)}`).join("\n");
-    return node("div", { class: "end", title: `${part.label}\n${told}` }, node("strong", {}, name), node("span", {}, part.label.replace(/^(stem|head) /, "")));
+    return node("div", { class: "end", title: `${part.label}\n${told}` }, node("strong", {}, name), node("span", {}, part.words));
   };
   place.replaceChildren(end("Stem", network.stem), ...network.stages.map((stage) => stageDrawing(stage, scale)), end("Head", network.head));
 }

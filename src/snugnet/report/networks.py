@@ -17,7 +17,7 @@ from snugnet.costs.table import CostTable, exact_table, space_id
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.report.reading import RunFiles
 from snugnet.space.architecture import Architecture, find_choice, parse, read_json_form
-from snugnet.space.plan import BlockPart, Part, plan
+from snugnet.space.plan import BlockPart, HeadPart, StemPart, plan
 from snugnet.space.reading import find_space
 from snugnet.space.slots import slots, why_not_additive
 from snugnet.space.space import SearchSpace
@@ -198,8 +198,12 @@ def _block(part: BlockPart, expand: float, tables: dict[str, CostTable]) -> dict
     }
 
 
-def _end(part: Part, tables: dict[str, CostTable]) -> dict[str, Any]:
-    return {"label": part.label, "cost": {name: table.of_part(part) for name, table in tables.items()}}
+def _end(part: StemPart | HeadPart, tables: dict[str, CostTable]) -> dict[str, Any]:
+    words = f"{part.in_channels} → {part.out_channels} channels" if isinstance(part, StemPart) else ""
+    if isinstance(part, HeadPart):
+        widths = [part.in_channels, part.hidden, *([part.pooled] if part.pooled else [])]
+        words = f"{' → '.join(map(str, widths))} channels → {part.classes} classes"
+    return {"label": part.label, "words": words, "cost": {name: table.of_part(part) for name, table in tables.items()}}
 
 
 def _stage_words(index: int, space: SearchSpace) -> dict[str, Any]:
@@ -219,7 +223,7 @@ def _bare(architecture: Architecture) -> dict[str, Any]:
             before = made.width
         stages.append({"name": f"Stage {index}", "width": made.width, "slots": len(blocks), "blocks": blocks})
     ends: dict[str, Any] = {
-        "stem": {"label": f"stem {architecture.stem}", "cost": {}},
-        "head": {"label": f"head {architecture.head}", "cost": {}},
+        "stem": {"label": f"stem {architecture.stem}", "words": f"{architecture.stem} channels", "cost": {}},
+        "head": {"label": f"head {architecture.head}", "words": f"{architecture.head} features", "cost": {}},
     }
     return {"text": str(architecture), "resolution": architecture.resolution, "stages": stages, "total": {}, **ends}

@@ -259,6 +259,11 @@ function bestPair(moves, room) {
   return best;
 }
 
+/* What runs in a choice, as text: equal for equal networks. */
+function keyOf(problem, choice) {
+  return problem.groups.map((group, g) => choice.option[g].slice(0, group.depths[choice.depth[g]]).join()).join("|");
+}
+
 /* A walk over prices; the dual value bounds, repaired proposals are candidates, the best of them are polished. */
 function search(problem, start) {
   let prices = new Array(problem.resources).fill(0);
@@ -266,9 +271,10 @@ function search(problem, start) {
   const add = (choice) => {
     const worth = weigh(problem, choice);
     if (!fitsAll(worth.use)) return;
-    const key = problem.groups.map((group, g) => choice.option[g].slice(0, group.depths[choice.depth[g]]).join()).join("|");
+    const key = keyOf(problem, choice);
     if (!pool.has(key)) pool.set(key, { choice, worth });
   };
+  const proposed = new Set(); // neighbouring prices often propose the same network: one repair is enough
   const bestKnown = () => Math.max(...[...pool.values()].map((entry) => entry.worth.value));
   add(improve(problem, start, prices, false));
   let bound = Infinity;
@@ -279,8 +285,11 @@ function search(problem, start) {
     const dual = value + prices.reduce((a, b) => a + b, 0);
     if (dual < bound - EPSILON) { bound = dual; stale = 0; } else if (++stale > 6) { pace *= 0.6; stale = 0; }
     const { use } = weigh(problem, choice);
-    const fit = fitsAll(use) ? choice : repair(problem, choice, prices);
-    add(improve(problem, fit, prices, false));
+    if (!proposed.has(keyOf(problem, choice))) {
+      proposed.add(keyOf(problem, choice));
+      const fit = fitsAll(use) ? choice : repair(problem, choice, prices);
+      add(improve(problem, fit, prices, false));
+    }
     const gap = bound - bestKnown();
     if (gap <= EPSILON * Math.max(1, Math.abs(bound))) break;
     const slope = use.map((share, k) => (share > 1 || prices[k] > 0 ? share - 1 : 0));

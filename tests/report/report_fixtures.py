@@ -30,8 +30,7 @@ def browser(tmp_path_factory):
 def embedded():
     """The numbers inside a page."""
 
-    def read(path: Path) -> dict:
-        text = path.read_text()
+    def read(text: str) -> dict:
         body = text.split('<script type="application/json" id="numbers">')[1].split("</script>")[0]
         return json.loads(body)
 
