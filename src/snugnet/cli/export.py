@@ -56,11 +56,13 @@ def export(
     say(f"read {file}")
     target = out or file.with_suffix(".onnx")
     found = _certificate(file, read, certificate)
+    images = _images(file, read, image or [])
+    say(f"exporting to {target}, which takes 5 to 60 seconds")
     made = export_network(
         read.network,
         target,
         card=read.card,
-        images=_images(file, read, image or []),
+        images=images,
         program=target.with_suffix(".pt2") if program else None,
     )
     made = _stamped(made, read, found, certificate)
@@ -145,6 +147,6 @@ def _print(made: Exported) -> None:
     rows = [
         [row.form, row.images, str(row.batch), f"{row.largest:.1e}", f"{row.relative:.1e}"] for row in made.comparisons
     ]
-    size = made.path.stat().st_size
-    title = f"{made.path}: {made.classes} classes, input {list(made.input_shape)}, {size / 2**20:.2f} MiB"
-    print_table(title, ["form", "images", "batch", "largest difference", "relative"], rows, left=2)
+    print_table(str(made.path), ["form", "images", "batch", "largest difference", "relative"], rows, left=2)
+    size = made.path.stat().st_size / 2**20
+    say(f"{made.classes} classes, input {list(made.input_shape)}, opset {made.opset}, {size:.2f} MiB")
