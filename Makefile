@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup test demo lint clean
 
@@ -19,11 +18,11 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	@bash scripts/install-chromium.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 demo: setup
-	$(BIN)/snugnet zoo
-	$(BIN)/snugnet show hardcore
+	$(BIN)/snugnet run digits --out runs/digits --threads 2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info

@@ -97,4 +97,6 @@ def check_writable(path: str | Path) -> None:
 
 def _trouble(verb: str, path: Path, error: OSError) -> FileTrouble:
     reason = error.strerror or type(error).__name__
-    return FileTrouble(f"{path} could not be {verb} ({reason})", remedy="Check the path, its permissions and the space.")
+    return FileTrouble(
+        f"{path} could not be {verb} ({reason})", remedy="Check the path, its permissions and the space."
+    )

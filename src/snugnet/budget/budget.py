@@ -18,7 +18,7 @@ from snugnet.errors import BadInput, BadUnit
 class Budget(Mapping[str, str]):
     """An immutable mapping from resource to limit as written. No limit at all is allowed: anything fits."""
 
-    def __init__(self, limits: Mapping[str, str] | None = None, /, **more: str) -> None:
+    def __init__(self, limits: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self._limits: dict[str, str] = {}
         for name, text in [*(limits or {}).items(), *more.items()]:
             if name in self._limits:

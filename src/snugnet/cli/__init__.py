@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+_INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
@@ -24,6 +26,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         result = command.main(args=words, standalone_mode=False)
+        if result == _INTERRUPTED:  # typer's own answer to Ctrl-C, without a word
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except SnugnetError as error:
         print(f"snugnet: {error}", file=sys.stderr)
@@ -33,7 +37,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("snugnet: interrupted; what was written is whole, run the same command to go on", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:  # `snugnet zoo | head` is no reason for a traceback
         sys.stderr.close()
         return 0

@@ -33,6 +33,7 @@ VERBS = {
     "certify": "snugnet.cli.certify",
     "export": "snugnet.cli.export",
     "predict": "snugnet.cli.predict",
+    "report": "snugnet.cli.report",
 }
 
 

@@ -51,7 +51,7 @@ def check(
         check_writable(plot)
     there = read.origin["device"]
     device = by_name(there["device"], threads=int(there["threads"]), precision=there["precision"])
-    settings = TimingSettings(seconds=90.0 if seconds is None else seconds, seed=seed)
+    settings = TimingSettings(seed=seed) if seconds is None else TimingSettings(seconds=seconds, seed=seed)
     found = check_table(read, _space(read, space), device, networks=networks, settings=settings, tracker=Shown())
     write_json(target, found.to_json())
     if plot is not None:

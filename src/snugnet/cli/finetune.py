@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from snugnet.budget.budget import Budget
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.cli.run_options import RunFolder, Threads, open_for_search
 from snugnet.cli.search import read_options
@@ -51,7 +52,7 @@ def finetune(
         channels_last=opened.recipe.train.channels_last,
         threads=threads,
         progress=Quiet() if json else Shown(),
-        budget=opened.recipe.budget,
+        budget=Budget(opened.recipe.budget).to_json(),
     )
     facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}
     if json:

@@ -8,18 +8,35 @@ from typing import Annotated
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
+from snugnet.errors import SnugnetError
+from snugnet.files import check_writable, read_text, write_text
+from snugnet.space.space import SearchSpace
 
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, finished or not.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the page (default: RUN/report.html).")]
 
 
+def _space(run: Path) -> SearchSpace | None:
+    """The space by the recipe and its images, for runs whose budget needs no table; else the page finds it itself."""
+    recipe = run / "recipe.yaml"
+    if (run / "table.json").exists() or not recipe.exists():
+        return None
+    from snugnet.recipes.reading import read
+
+    try:
+        known = read(read_text(recipe), origin=str(recipe))
+        return known.space.build(known.data.load())
+    except SnugnetError as error:
+        say(f"the space is not known: {error}")
+        return None
+
+
 def report(run: Folder, out: Out = None, json: Json = False) -> None:
     """Show a run on one page: the answer, the network, the front, an explorer, where everything comes from."""
-    from snugnet.files import check_writable, write_text
     from snugnet.report.page import make_report
 
     target = run / "report.html" if out is None else out
-    made = make_report(run)
+    made = make_report(run, space=_space(run))
     check_writable(target)
     path = write_text(target, made.html)
     if json:

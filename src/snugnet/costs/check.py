@@ -93,7 +93,7 @@ def check_table(
     if table.origin.get("kind") != "measured":
         raise TableMismatch("a table to check must be measured", value=table.resource, remedy="Exact ones need none.")
     table.require(space=space, device=device.fingerprint())
-    rules, shown = settings or TimingSettings(seconds=90.0, seed=1), tracker or Quiet()
+    rules, shown = settings or TimingSettings(seed=1), tracker or Quiet()
     known = {parse(row["architecture"], space): row["measured_ms"] for row in table.origin["networks"]}
     fresh = spread_networks(space, networks, np.random.default_rng([rules.seed, 24]), without=frozenset(known))
     anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]

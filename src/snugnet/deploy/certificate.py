@@ -27,6 +27,7 @@ from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, BudgetExceeded, DamagedFile
 from snugnet.files import check_writable, read_json, sha256, write_json
 from snugnet.progress import Quiet, Tracker
+from snugnet.space.plan import NetworkPlan
 from snugnet.units import resource, show
 
 SETTINGS: Final = TimingSettings(seconds=30.0, tolerance=0.005, least_passes=60)
@@ -110,6 +111,7 @@ def certify(
     batch: int = 1,
     resolution: int | None = None,
     tables: Mapping[str, CostTable] | None = None,
+    plan: NetworkPlan | None = None,
     out: str | Path | None = None,
     settings: TimingSettings | None = None,
     tracker: Tracker | None = None,
@@ -117,7 +119,8 @@ def certify(
     """Measure `network` against `budget`; `BudgetExceeded` if it does not fit, else the certificate.
 
     `device` is needed for latency; where the budget limits it on several (`latency@phone`), give one for each label.
-    `tables` (by the budget's names) add what was predicted.
+    `tables` (by the budget's names) add what was predicted; a file that does not say what its network is made of (ONNX)
+    needs its `plan` for that.
     """
     limits = budget if isinstance(budget, Budget) else Budget(budget)
     check_batch(batch)
@@ -128,7 +131,7 @@ def certify(
     subject = open_subject(network, resolution=resolution)
     lines, messages = [], []
     for name, limit in amounts.items():
-        predicted = _predicted(name, subject, tables or {}, places.get(name), batch)
+        predicted = _predicted(name, subject.plan or plan, tables or {}, places.get(name), batch)
         if name in places:
             timings = _time(subject, places[name], batch, settings or SETTINGS, tracker or Quiet())
             messages.append(timings.message)
@@ -188,17 +191,17 @@ def _place(name: str, device: Device | Mapping[str, Device] | None) -> Device:
 
 
 def _predicted(
-    name: str, subject: Subject, tables: Mapping[str, CostTable], device: Device | None, batch: int
+    name: str, plan: NetworkPlan | None, tables: Mapping[str, CostTable], device: Device | None, batch: int
 ) -> float | None:
     table = tables.get(name)
-    if table is None or subject.plan is None:
+    if table is None or plan is None:
         return None
     table.require(
         device=device.fingerprint() if device is not None else None,
         batch=batch if device is not None else None,
-        resolution=subject.plan.resolution,
+        resolution=plan.resolution,
     )
-    return table.of_network(subject.plan)
+    return table.of_network(plan)
 
 
 def _time(subject: Subject, device: Device, batch: int, settings: TimingSettings, tracker: Tracker) -> Timings:

@@ -6,6 +6,7 @@ training from scratch. Every network and setting has a folder of its own under `
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
+from snugnet.errors import UnknownName
 from snugnet.files import sha256, write_json
 from snugnet.nets import Network, Supernet, build, extract, extract_heaviest, recalibrate
 from snugnet.progress import Tracker
@@ -22,6 +24,7 @@ from snugnet.space.architecture import Architecture
 from snugnet.train import accuracy, methods, train
 from snugnet.train.data import Data
 from snugnet.train.evaluate import calibration_batches
+from snugnet.train.method import Method
 
 
 def finetuned(
@@ -56,19 +59,27 @@ def finetuned(
     return found
 
 
-def card_of(
-    data: Data, supernet: Supernet, architecture: Architecture, budget: dict[str, str], certificate: str = ""
-) -> Card:
+def finetune_method(section: FinetuneSection) -> Method:
+    """How the recipe wants the network trained; unknown options are answered with the nearest."""
+    known = [field.name for field in fields(methods.finetune())]
+    for name in section.options:
+        if name not in known:
+            raise UnknownName("an option of finetune", name, known)
+    make = methods.scratch if section.scratch else methods.finetune
+    return make(**{"epochs": section.epochs or 1, **section.options})
+
+
+def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: dict[str, str]) -> Card:
     """What a network's file tells about it."""
     about = data.about
     return Card(
         class_names=about.class_names,
         mean=about.mean,
         std=about.std,
+        crop=about.crop,
         space=supernet.space.name,
         architecture=str(architecture),
         budget=budget,
-        certificate_sha256=certificate,
     )
 
 
@@ -81,11 +92,10 @@ def _train(
     batches: list[torch.Tensor],
     **loop: Any,
 ) -> None:
-    method = methods.scratch if section.scratch else methods.finetune
     train(
         network,
         data,
-        method(**{"epochs": section.epochs, **section.options}),
+        finetune_method(section),
         out=home,
         batch=section.batch,
         teacher=None if section.scratch else recalibrate(extract_heaviest(supernet), batches),

@@ -24,6 +24,7 @@ from snugnet.costs.table_file import load_table
 from snugnet.deploy.certificate import certify, read_certificate
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
+from snugnet.deploy.onnx_file import stamp
 from snugnet.devices.registry import by_name
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, Infeasible
@@ -31,12 +32,13 @@ from snugnet.files import write_json
 from snugnet.nets import build
 from snugnet.progress import Tracker
 from snugnet.recipes import runs
-from snugnet.recipes.finetuning import card_of, finetuned
+from snugnet.recipes.finetuning import card_of, finetune_method, finetuned
 from snugnet.recipes.ledger import Ledger, Say
 from snugnet.recipes.recipe import Recipe
 from snugnet.search import SearchResult, front, load_result, search
 from snugnet.search.front import as_rows
 from snugnet.search.method import arena
+from snugnet.search.search import make_method
 from snugnet.train import train
 from snugnet.units import resource, show
 
@@ -54,6 +56,8 @@ class Pipeline:
         self.budget = Budget(recipe.budget)
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
+        make_method(recipe.search.method, recipe.search.options)
+        finetune_method(recipe.finetune).check()
         self.data = recipe.data.load()
         self.space = recipe.space.build(self.data)
         self._refuse_early()
@@ -289,23 +293,23 @@ class Pipeline:
         self.ledger.step("export and certify", inputs, files, self._certified_file)
 
     def _certified_file(self) -> str:
-        """The file is certified first, then written once more with the certificate's hash inside: same weights."""
+        """The file is certified, then the certificate's hash goes into its metadata: the weights stay what they are."""
         network = load(self.folder / "network.safetensors")
         images = next(self.data.batches("test", 8))[0]
         path = self.folder / "network.onnx"
-        words = (self.data, self.supernet, self.found.architecture, self.promised.to_json())
-        export(network, path, card=card_of(*words), images=images)
+        card = card_of(self.data, self.supernet, self.found.architecture, self.promised.to_json())
+        export(network, path, card=card, images=images, program=self.folder / "network.pt2")
         made = certify(
             path,
             self.promised,
             self.device if self._timed else None,
             batch=self.recipe.measure.batch,
             tables=self.tables,
+            plan=network.plan,
             out=self.folder / "certificate.json",
             tracker=self.progress,
         )
-        seal = read_certificate(self.folder / "certificate.json")["sha256"]
-        export(network, path, card=card_of(*words, seal), images=images, program=self.folder / "network.pt2")
+        stamp(path, certificate_sha256=read_certificate(self.folder / "certificate.json")["sha256"])
         told = (f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}" for line in made.lines)
         return "; ".join(told)
 

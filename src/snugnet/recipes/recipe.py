@@ -131,7 +131,7 @@ class Recipe(Section):
     data: DataSection
     space: SpaceSection
     train: TrainSection
-    budget: dict[str, str] = Field(default_factory=dict)
+    budget: dict[str, str | int | float] = Field(default_factory=dict)
     measure: MeasureSection = MeasureSection()
     search: SearchSection = SearchSection()
     finetune: FinetuneSection = FinetuneSection()

@@ -94,21 +94,24 @@ function curves(place, series, phases, yLabel, yShow) {
   place.after(legend(series.map((one, i) => [`line series${i % 6}`, `${one.name}: ${yShow(one.points[one.points.length - 1][1])} at the end`])));
 }
 
-/* One heat map: rows are positions (and the depths below), columns are choices; the fuller the colour, the more probable
- * (by the square root, so that a twelfth can be told from nothing). */
-function heatGrid(stage, which) {
-  const { alpha, beta } = stage[which];
+/* The fuller the colour, the more probable (by the square root, so that a twelfth can be told from nothing). */
+function probability(value) {
+  return { kind: "warm", strength: Math.sqrt(Math.max(0, Math.min(1, value))), words: percent(value) };
+}
+
+/* One heat map: rows are positions (and the depths below), columns are choices; `paint` says how a number looks. */
+function heatGrid(stage, alpha, beta, label, paint) {
   const cell = 22;
   const left = 64;
   const top = 46;
   const columns = Math.max(stage.choices.length, stage.depths.length);
   const height = top + (alpha.length + 2.2) * cell;
   const width = left + columns * cell + 30;
-  const label = `${stage.name}, ${which}: probabilities of choices and depths`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "heat", role: "img", "aria-label": label });
   const square = (column, y, value, words) => {
     picture.append(svg("rect", { class: "cell", x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3 }));
-    picture.append(svg("rect", { class: "warm", x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3, "fill-opacity": Math.sqrt(Math.max(0, Math.min(1, value))).toFixed(4) }, tip(`${words}: ${percent(value)}`)));
+    const look = paint(value);
+    picture.append(svg("rect", { class: look.kind, x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3, "fill-opacity": look.strength.toFixed(4) }, tip(`${words}: ${look.words}`)));
   };
   stage.choices.forEach((choice, c) => {
     const x = left + c * cell + cell / 2 + 3;
@@ -127,11 +130,44 @@ function heatGrid(stage, which) {
   return picture;
 }
 
+const decides = (stage) => stage.choices.length > 1 || stage.depths.length > 1;
+
 function heatMaps(place, data) {
-  for (const stage of data.stages) {
-    const moves = stage.choices.length > 1 || stage.depths.length > 1;
-    if (!moves) continue;
-    const pair = ["start", "end"].map((which) => node("figure", {}, node("figcaption", {}, which === "start" ? "at the start" : "at the end"), node("div", { class: "scroll" }, heatGrid(stage, which))));
+  for (const stage of data.stages.filter(decides)) {
+    const pair = ["start", "end"].map((which) => {
+      const label = `${stage.name}, at the ${which}: probabilities of choices and depths`;
+      const grid = heatGrid(stage, stage[which].alpha, stage[which].beta, label, probability);
+      return node("figure", {}, node("figcaption", {}, `at the ${which}`), node("div", { class: "scroll" }, grid));
+    });
     place.append(node("div", { class: "heats" }, node("h3", {}, stage.name), node("div", { class: "pair" }, pair)));
   }
+}
+
+/* What every choice is worth against the mean of its block, and every depth against the mean of its stage. */
+function worthMaps(place, data) {
+  const centred = (row) => {
+    const mean = row.reduce((a, b) => a + b, 0) / row.length;
+    return row.map((value) => value - mean);
+  };
+  const stages = data.stages.map((stage) => ({
+    name: stage.name,
+    choices: stage.cells[0].map((cell) => blockWord(cell)),
+    depths: stage.depths,
+    alpha: stage.worth.map(centred),
+    beta: centred(stage.depthWorth),
+  })).filter(decides);
+  const most = Math.max(1e-12, ...stages.flatMap((stage) => [...stage.alpha.flat(), ...stage.beta].map(Math.abs)));
+  const paint = (value) => ({
+    kind: value >= 0 ? "warm" : "cold",
+    strength: Math.abs(value) / most,
+    words: `loss ${value >= 0 ? "−" : "+"}${digits(Math.abs(value))}`,
+  });
+  const room = node("div", { class: "pair" });
+  for (const stage of stages) {
+    const grid = heatGrid(stage, stage.alpha, stage.beta, `${stage.name}: what choices and depths are worth`, paint);
+    room.append(node("figure", {}, node("figcaption", {}, node("strong", {}, stage.name)), node("div", { class: "scroll" }, grid)));
+  }
+  place.append(room, node("ul", { class: "legend" }, ["warm", "cold"].map((kind) => node("li", {},
+    svg("svg", { viewBox: "0 0 16 16", width: 16, height: 16, class: "heat", "aria-hidden": "true" }, svg("rect", { class: kind, width: 16, height: 16, rx: 3 })),
+    kind === "warm" ? "better than the mean of its block" : "worse"))));
 }

@@ -22,8 +22,7 @@ function asProblem(data) {
 /* The answer of the solver as a network that can be drawn. */
 function asNetwork(data, answer) {
   const stages = data.stages.map((stage, g) => ({ ...stage, blocks: answer.options[g].map((c, p) => stage.cells[p][c]) }));
-  const word = (block) => `k${block.kernel}e${digits(block.expand)}${block.se ? "s" : ""}`;
-  const row = (stage) => [`c${stage.width}`, ...runs(stage.blocks.map(word))].join(" ");
+  const row = (stage) => [`c${stage.width}`, ...runs(stage.blocks.map(blockWord))].join(" ");
   const text = [`r${data.resolution} c${data.stemWidth}`, ...stages.map(row), `f${data.headWidth}`].join(" | ");
   return { text, stages, stem: data.stem, head: data.head };
 }
@@ -62,9 +61,31 @@ function sliderFor(resource, changed) {
   return { row, resource, limit, used, input };
 }
 
-function explore(place, data) {
+/* Limits -> a network within all of them: solved over all of the space, or picked among those that were judged. */
+function chooser(data) {
+  if (data.networks) return (limits) => picked(data, limits);
   const problem = asProblem(data);
-  const widest = Math.max(...data.stages.flatMap((stage) => stage.cells.flat().map((cell) => cell.middle)));
+  return (limits) => {
+    const answer = solve(problem, limits);
+    if (!answer.found) return answer;
+    const network = asNetwork(data, answer);
+    return { ...answer, network, words: expected(data, answer, network) };
+  };
+}
+
+function picked(data, limits) {
+  const names = data.resources.map((resource) => resource.name);
+  const within = (network) => names.every((name, k) => network.total[name] <= limits[k] * (1 + TOLERANCE));
+  const network = data.networks.find(within); // the most accurate stand first
+  if (!network) return { found: false };
+  const words = `${percent(network.accuracy)} accurate with the super-network's weights, the best of those judged within these limits.`;
+  return { found: true, network, costs: names.map((name) => network.total[name]), words };
+}
+
+function explore(place, data) {
+  const choose = chooser(data);
+  const blocks = data.networks ? data.networks.flatMap((n) => n.stages.flatMap((s) => s.blocks)) : data.stages.flatMap((s) => s.cells.flat());
+  const widest = Math.max(...blocks.map((block) => block.middle));
   let waiting = false;
   const later = () => {
     if (waiting) return;
@@ -78,8 +99,7 @@ function explore(place, data) {
 
   function update() {
     // A table that errs by its margin keeps that much of the limit free, exactly as the search does.
-    const limits = sliders.map((s) => s.limit() / (1 + s.resource.margin));
-    const answer = solve(problem, limits);
+    const answer = choose(sliders.map((s) => s.limit() / (1 + s.resource.margin)));
     if (!answer.found) {
       words.textContent = "No network was found under these limits together. Raise one of them.";
       drawing.replaceChildren();
@@ -87,13 +107,13 @@ function explore(place, data) {
       sliders.forEach((s) => { s.used.textContent = ""; });
       return;
     }
-    const network = asNetwork(data, answer);
-    drawNetwork(drawing, network, widest);
-    text.textContent = network.text;
+    drawNetwork(drawing, answer.network, widest);
+    text.textContent = answer.network.text;
     sliders.forEach((s, k) => { s.used.textContent = `predicted ${amount(answer.costs[k], s.resource.name)}`; });
-    words.textContent = expected(data, answer, network);
+    words.textContent = answer.words;
   }
 
+  if (data.remark) place.append(node("p", { class: "note" }, `${data.remark} So these are the networks that were judged.`));
   place.append(node("div", { class: "sliders" }, sliders.map((s) => s.row)), words, drawing, text);
   const careful = data.resources.filter((resource) => resource.margin > 0);
   if (careful.length) {

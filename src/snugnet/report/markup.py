@@ -16,6 +16,7 @@ from snugnet.space.plan import BlockPart, plan
 from snugnet.space.space import SearchSpace
 from snugnet.units import show
 
+_MANY = 24  # rows: longer lists begin closed
 _TITLES = {"latency": "Latency", "macs": "MACs", "params": "Parameters", "weights": "Weights", "memory": "Peak memory"}
 
 
@@ -184,12 +185,13 @@ def origin(files: RunFiles) -> str:
         groups.append(("Measured on", source.get("device", {})))
         groups.append(("Versions", source.get("versions", {})))
     if "search" in files:
-        kept = ("method", "seed", "space", "seconds", "images", "evaluated", "loss")
-        groups.append(("Search", {name: files["search"][name] for name in kept if name in files["search"]}))
+        told = ("method", "seed", "space", "seconds", "images", "evaluated", "loss")
+        groups.append(("Search", {name: files["search"][name] for name in told if name in files["search"]}))
     if "certificate" in files:
         groups.append(("Certificate", _certificate_words(files["certificate"])))
     lists = "".join(
-        f"<details open><summary>{escape(name)}</summary>{_pairs(words)}</details>" for name, words in groups
+        f"<details{'' if len(words) > _MANY else ' open'}><summary>{escape(name)}</summary>{_pairs(words)}</details>"
+        for name, words in groups
     )
     rows = [
         f"<tr><th scope=row><code>{escape(name)}</code></th><td>{size:,}</td><td><code class=hash>{mark}</code></td></tr>"

@@ -16,6 +16,11 @@ function blockShape(block, x, middle, scale) {
   ].join("");
 }
 
+/* As the text form writes it: k5e6s. */
+function blockWord(block) {
+  return `k${block.kernel}e${digits(block.expand)}${block.se ? "s" : ""}`;
+}
+
 function blockWords(block) {
   const costs = Object.entries(block.cost).map(([name, cost]) => `${titleOf(name)} ${amount(cost, name)}`);
   const shape = `${block.in} → ${block.middle} → ${block.out} channels, kernel ${block.kernel}, expansion ${digits(block.expand)}`;

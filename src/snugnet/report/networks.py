@@ -30,7 +30,7 @@ _COUNTED: Final = ("macs", "params", "memory")
 def space_of(files: RunFiles) -> SearchSpace:
     """The space of a run by its table and recipe; an error with the reason where they do not tell."""
     if "table" not in files:
-        raise BadInput("the space is known from the table", value="none", remedy=files.trouble["table"])
+        raise BadInput("the run's space must be known from its table", remedy=files.trouble["table"])
     origin = files["table"].origin
     asked = files.found.get("recipe", {}).get("space") or {}
     word = asked.get("name") or origin.get("source") or origin["space"]
@@ -82,8 +82,6 @@ def drawn(architecture: Architecture, space: SearchSpace | None, tables: dict[st
 
 def explorer(files: RunFiles, space: SearchSpace, tables: dict[str, CostTable]) -> dict[str, Any]:
     """Every choice with its worth and its costs: what the page's sliders solve over."""
-    if reason := why_not_additive(space):
-        raise BadInput("the explorer needs costs that add up block by block", value=reason, remedy="See the front.")
     options, depths = _worths(files, space)
     arranged = slots(space)
     stages = []
@@ -101,7 +99,7 @@ def explorer(files: RunFiles, space: SearchSpace, tables: dict[str, CostTable]) 
         )
     ends = {"stem": _end(arranged.stem, tables), "head": _end(arranged.head, tables)}
     return {
-        "resources": [_slider(name, table, space, files) for name, table in tables.items()],
+        "resources": [slider(name, table, files, _ends(table, space)) for name, table in tables.items()],
         "stages": stages,
         "resolution": space.resolutions[0],
         "stemWidth": space.stem.widths[0],
@@ -127,10 +125,7 @@ def worth_of(
 
 def _worths(files: RunFiles, space: SearchSpace) -> tuple[list[list[Floats]], list[Floats]]:
     """Loss by [stage][position][choice] and [stage][depth], from the run's saved worths."""
-    details = files.found.get("search", {}).get("details", {})
-    saved = files["worths"]["worths"] if "worths" in files else details.get("worths")
-    if saved is None:
-        raise BadInput("the explorer needs what choices are worth", remedy=files.trouble["worths"])
+    saved = (files["worths"] if "worths" in files else files["search"]["details"])["worths"]
     flat = np.array(saved["loss"], dtype=float)
     size = sum(stage.max_depth * len(stage.choices) + len(stage.depths) for stage in space.stages)
     if flat.shape != (size,) or not np.isfinite(flat).all():
@@ -166,10 +161,21 @@ def _accuracy_line(
     return {"slope": float(slope), "intercept": float(intercept), "error": error, "networks": float(len(y))}
 
 
-def _slider(name: str, table: CostTable, space: SearchSpace, files: RunFiles) -> dict[str, Any]:
+def why_no_solver(files: RunFiles, space: SearchSpace) -> str:
+    """An empty text if the page can solve over the whole space, else the reason."""
+    if reason := why_not_additive(space):
+        return f"Costs of this space do not add up block by block ({reason})."
+    details = files.found.get("search", {}).get("details", {})
+    return "" if "worths" in files or "worths" in details else files.trouble["worths"]
+
+
+def _ends(table: CostTable, space: SearchSpace) -> tuple[float, float]:
+    return cheapest(space, table).cost * (1.0 + table.margin), dearest(space, table).cost * (1.0 + table.margin)
+
+
+def slider(name: str, table: CostTable, files: RunFiles, ends: tuple[float, float]) -> dict[str, Any]:
     """A resource with the range of its slider in what a user asks for: the table's cost and its margin on top."""
-    room = 1.0 + table.margin
-    low, high = cheapest(space, table).cost * room, dearest(space, table).cost * room
+    room, (low, high) = 1.0 + table.margin, ends
     search = files.found.get("search", {}).get("limits", {})
     budgets = files.found.get("certificate", {}).get("budgets", {})
     asked = budgets[name]["limit"] if name in budgets else search[name] * room if name in search else high

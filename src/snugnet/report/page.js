@@ -74,4 +74,6 @@ section("explorer", numbers.explorer, explore);
 section("training", numbers.training, showCurves);
 section("finetuning", numbers.finetuning, showCurves);
 section("heat", numbers.heat, heatMaps);
+const worths = numbers.explorer.networks ? { missing: numbers.explorer.remark } : numbers.explorer;
+section("worth", worths, worthMaps);
 document.querySelectorAll("table.sortable").forEach(sortable);

@@ -64,7 +64,7 @@ def read_run(folder: str | Path) -> RunFiles:
     for name, (place, read, writer) in _FILES.items():
         path = _newest(home, place)
         if not path.is_file():
-            files.trouble[name] = f"There is no {place} in this run; {writer} writes it."
+            files.trouble[name] = f"There is no {place.replace('**/', '')} in this run; {writer} writes it."
             continue
         try:
             files.found[name] = read(path)

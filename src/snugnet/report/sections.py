@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from snugnet.costs.table import CostTable
 from snugnet.errors import SnugnetError
-from snugnet.report.networks import chosen_of, drawn, explorer, space_of, tables_of
+from snugnet.report.judged import judged_explorer
+from snugnet.report.networks import chosen_of, drawn, explorer, space_of, tables_of, why_no_solver
 from snugnet.report.reading import RunFiles
 from snugnet.space.architecture import parse
 from snugnet.space.plan import plan
@@ -33,11 +34,11 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Any]:
     known = space
 
     def explored() -> dict[str, Any]:
-        return (
-            {"missing": f"The space of this run is not known. {unknown}"}
-            if known is None
-            else explorer(files, known, tables)
-        )
+        if known is None:
+            return {"missing": f"Not without knowing the space: {unknown}"}
+        if reason := why_no_solver(files, known):
+            return judged_explorer(files, known, tables, reason)
+        return explorer(files, known, tables)
 
     source = "search" if "search" in files else "architecture"
     return {

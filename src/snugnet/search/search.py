@@ -50,7 +50,7 @@ def search(
     method object. With `out`, evaluations, worths and steps are kept there: a killed search goes on, a further budget
     reuses what is known. `tighten`: factors on limits, after a network was measured over its budget.
     """
-    how = _method(method, options)
+    how = make_method(method, options)
     asked = budget if isinstance(budget, Budget) else Budget(budget)
     field = arena(supernet.space, tables, asked, tighten)
     folder = None if out is None else Path(out)
@@ -87,7 +87,8 @@ def search(
     )
 
 
-def _method(method: str | SearchMethod, options: dict[str, Any]) -> SearchMethod:
+def make_method(method: str | SearchMethod, options: Mapping[str, Any]) -> SearchMethod:
+    """The method of that name with these options; unknown names are answered with the nearest."""
     if isinstance(method, SearchMethod):
         if options:
             raise BadInput(

@@ -37,6 +37,7 @@ class About:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     mirror: bool  # does an image keep its class when mirrored?
+    crop: float = 1.0  # share of the short side that an image's central square takes when it is judged
 
     @property
     def classes(self) -> int:

@@ -29,6 +29,7 @@ from snugnet.train.dice import Dice
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once
 CHOICES = ("refuse", "skip")
+CENTRE = 0.875  # of the short side: the central square an image is judged by
 
 
 def load(
@@ -47,6 +48,7 @@ def load(
     train, test = files(path / "train", names), files(path / "val", names)
     about = About(
         name=f"folder:{path}",
+        crop=CENTRE,
         class_names=names,
         resolution=resolution,
         mean=(0.485, 0.456, 0.406),
@@ -200,7 +202,7 @@ def _folders(path: Path) -> list[str]:
 
 def _centre(width: int, height: int) -> tuple[float, float, float, float]:
     """The central square with 7/8 of the short side, as is usual for evaluation."""
-    side = min(width, height) * 0.875
+    side = min(width, height) * CENTRE
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
