@@ -168,7 +168,7 @@ def edit(path, change):
         (lambda v: v["parts"][2]["part"].update(kernel="3"), r"parts\[2\]\.part"),
         (lambda v: v["parts"].pop(), r"parts\[122\]"),
         (lambda v: v["origin"].update(batch=8), r"origin\.batch must be as it was written"),
-        (lambda v: v["origin"]["device"].update(threads="4"), r"origin\.device must be as it was written"),
+        (lambda v: v["origin"]["device"].update(threads="4"), r"origin\.device\.threads must be as it was written"),
         (lambda v: v["origin"].pop("device"), r"origin\.device must be dict"),
         (lambda v: v.pop("combine"), "field combine must be there"),
         (lambda v: v.update(resource="joy"), "field resource must be one of"),

@@ -99,9 +99,11 @@ def _is_cost(value: Any) -> bool:
 
 
 def _marks(value: dict[str, Any]) -> dict[str, str]:
-    """A mark for every top-level field, every field of the origin and every field of every part."""
+    """A mark for every top-level field, every field of the origin (two levels deep) and every field of every part."""
     leaves = {name: value[name] for name in value if name not in ("origin", "parts", "marks")}
-    leaves |= {f"origin.{name}": item for name, item in value["origin"].items()}
+    for name, item in value["origin"].items():
+        inner = item if isinstance(item, dict) and item else None
+        leaves |= {f"origin.{name}.{key}": part for key, part in inner.items()} if inner else {f"origin.{name}": item}
     leaves |= {f"parts[{i}].{name}": item for i, row in enumerate(value["parts"]) for name, item in row.items()}
     return {where: sha256(f"{where}={json.dumps(item, sort_keys=True)}".encode())[:8] for where, item in leaves.items()}
 
