@@ -27,6 +27,7 @@ FLAGS = [
     "--disable-extensions",
     "--disable-dev-shm-usage",
     "--mute-audio",
+    "--hide-scrollbars",
     "--remote-debugging-pipe",
 ]
 PATIENCE = 60.0  # seconds; a loaded machine is slow, a hung browser must not hang the tests

@@ -52,7 +52,7 @@ def test_the_answer_comes_first(opened):
         assert words in answer
 
 
-@pytest.mark.parametrize("name", ["network", "check", "front", "explorer", "training", "finetuning", "heat"])
+@pytest.mark.parametrize("name", ["network", "check", "front", "explorer", "training", "finetuning", "heat", "worth"])
 def test_every_section_is_drawn(opened, name):
     assert opened.evaluate(f"document.querySelectorAll('#{name} svg').length") > 0
 

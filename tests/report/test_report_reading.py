@@ -1,14 +1,18 @@
 """Half a run, a damaged run, no run: the page says what it could not show, and one line says the rest."""
 
+import hashlib
 import json
 import shutil
 
+import numpy as np
 import pytest
 from made_up_run import make_run
 
 from snugnet.errors import BadInput
 from snugnet.report import build_report
 from snugnet.report.page import make_report
+from snugnet.space.reading import find_space
+from snugnet.space.sampling import sample
 
 pytest_plugins = ["report_fixtures"]
 
@@ -32,7 +36,7 @@ def test_a_whole_run_misses_nothing_and_is_the_same_page_each_time(copy):
         ("certificate.json", set()),
         ("train.jsonl", {"training"}),
         ("finetune", {"finetuning"}),
-        ("search/worths.json", {"explorer"}),
+        ("search/worths.json", set()),
         ("front.json", set()),
         ("check.json", set()),
         ("table.json", {"explorer"}),
@@ -48,6 +52,51 @@ def test_what_is_missing_is_said(copy, embedded, gone, sections):
     assert made.damaged == {}
     for name, reason in made.missing.items():
         assert embedded(made.html)[name] == {"missing": reason}
+
+
+def test_predictions_come_from_the_search_where_the_certificate_has_none(copy, embedded):
+    found = json.loads((copy / "search.json").read_text())
+    told = json.loads((copy / "certificate.json").read_text())
+    told["budgets"]["latency"]["predicted"] = None
+    body = {name: item for name, item in told.items() if name != "sha256"}
+    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (copy / "certificate.json").write_text(json.dumps({**body, "sha256": seal}))
+    assert embedded(make_report(copy).html)["check"]["chosen"][0] == found["predicted"]["latency"]
+
+
+def test_phases_begin_where_the_ones_before_them_end(copy, embedded):
+    phases = embedded(make_report(copy).html)["training"]["phases"]
+    assert [(phase["name"], phase["from"]) for phase in phases] == [("heaviest", 0), ("multipath", 300)]
+
+
+def test_without_worths_the_explorer_picks_among_the_judged(copy, browser):
+    (copy / "search/worths.json").unlink()
+    browser.open(build_report(copy))
+    assert browser.complaints() == []
+    slider = "document.querySelector('input[data-resource=\"latency\"]')"
+    shown = []
+    for value in (0, 120, 400):
+        browser.evaluate(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input'))")
+        browser.wait_frame()
+        shown.append(browser.evaluate("document.getElementById('explored-text').textContent"))
+    assert len(set(shown)) == 3
+    over = """numbers.explorer.networks.filter((n) => picked(numbers.explorer, numbers.explorer.resources.map(
+        (r) => n.total[r.name])).network.accuracy < n.accuracy).length"""
+    assert browser.evaluate(over) == 0  # at its own costs a network meets itself or a better one
+
+
+def test_a_space_that_does_not_add_up_is_explored_all_the_same(tmp_path, embedded):
+    space = find_space("attentive-lowres", classes=10, resolution=32)
+    rng = np.random.default_rng(0)
+    rows = [json.dumps({"format": "snugnet-evaluations/1", "of": "0"})]
+    for number in range(12):
+        rows.append(json.dumps({"network": str(sample(space, rng)), "accuracy": 0.5 + number / 100, "loss": 1.0}))
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search/evaluations.jsonl").write_text("\n".join(rows) + "\n")
+    explorer = embedded(make_report(tmp_path, space=space).html)["explorer"]
+    assert "several" in explorer["remark"]
+    best = explorer["networks"][0]
+    assert best["accuracy"] == pytest.approx(0.61) and best["total"]["macs"] > 0
 
 
 def test_without_a_certificate_nothing_is_called_measured(copy):

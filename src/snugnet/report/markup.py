@@ -11,7 +11,7 @@ from typing import Any
 
 import snugnet
 from snugnet.report.networks import chosen_of
-from snugnet.report.reading import RunFiles, file_hashes
+from snugnet.report.reading import RunFiles, file_hashes, predicted_of
 from snugnet.space.plan import BlockPart, plan
 from snugnet.space.space import SearchSpace
 from snugnet.units import show
@@ -50,14 +50,21 @@ def _lead(files: RunFiles) -> str:
     if "certificate" in files:
         lines = files["certificate"]["budgets"]
         parts = [f"{_amount(line['measured'], name)} of {_amount(line['limit'], name)}" for name, line in lines.items()]
-        places = {line["device"].get("device", "") for line in lines.values() if "device" in line} - {""}
-        where = f", measured on {', '.join(sorted(places))}" if places else ""
+        places = {_place(line["device"]) for line in lines.values() if "device" in line}
+        where = f", measured with {' and '.join(sorted(places))}" if places else ""
         return f"It uses {'; '.join(parts)}{where}."
     if "search" in files:
         lines = files["search"]["predicted"]
         parts = [f"{_amount(cost, n)} of {_amount(files['search']['limits'][n], n)}" for n, cost in lines.items()]
         return f"By the tables the network uses {'; '.join(parts)}. {files.trouble['certificate']}"
     return files.trouble.get("search", "")
+
+
+def _place(device: Mapping[str, str]) -> str:
+    """A device in a few words."""
+    words = [device.get("device", "the device"), f"on {device['processor']}" if "processor" in device else ""]
+    threads = device.get("threads", "")
+    return " ".join(filter(None, words)) + (f" ({threads} thread{'s' if threads != '1' else ''})" if threads else "")
 
 
 def _accuracy_cards(files: RunFiles) -> list[str]:
@@ -78,17 +85,18 @@ def _accuracy_cards(files: RunFiles) -> list[str]:
 
 def _budget_cards(files: RunFiles) -> list[str]:
     if "certificate" in files:
-        return [_measured_card(name, line) for name, line in files["certificate"]["budgets"].items()]
+        lines = files["certificate"]["budgets"]
+        return [_measured_card(name, line, predicted_of(files, name)) for name, line in lines.items()]
     if "search" in files:
         search = files["search"]
         return [_predicted_card(name, cost, search["limits"][name]) for name, cost in search["predicted"].items()]
     return []
 
 
-def _measured_card(name: str, line: Mapping[str, Any]) -> str:
+def _measured_card(name: str, line: Mapping[str, Any], predicted: float | None) -> str:
     limit, measured, (low, high) = line["limit"], line["measured"], line["interval"]
     told = "counted exactly" if line["exact"] else f"95 %: {_amount(low, name)} to {_amount(high, name)}"
-    guess = "" if line["predicted"] is None else f"<li>predicted {_amount(line['predicted'], name)}</li>"
+    guess = "" if predicted is None else f"<li>predicted {_amount(predicted, name)}</li>"
     slack = f"<li>slack {_amount(line['slack'], name)} ({line['slack'] / limit:.1%})</li>"
     return _card(name, measured, limit, low, high, told, f"<li>limit {_amount(limit, name)}</li>{slack}{guess}")
 
@@ -165,11 +173,13 @@ def _calibration(origin: Mapping[str, Any]) -> str:
     words = origin.get("calibration")
     if not words:
         return ""
+    margin = float(words["margin"])
     return (
         "<p>Inside a network a part costs "
         f"{float(words['ratio']):.3f} of its time alone, plus {float(words['overhead_ms']):.4f} ms, plus "
-        f"{float(words['edge_ms']):.4f} ms for every million numbers that enter and leave it. The sum of the parts stays "
-        f"{float(words['margin']):.2%} below a limit, so that the measured network meets it with 95 % confidence.</p>"
+        f"{float(words['edge_ms']):.4f} ms for every million numbers that enter and leave it. A search keeps the sum of "
+        f"the parts {margin / (1 + margin):.2%} below a limit, so that the measured network meets it with 95 % "
+        "confidence.</p>"
     )
 
 

@@ -8,7 +8,13 @@ function section(name, data, draw) {
     return;
   }
   if (data.note) place.append(node("p", { class: "note" }, data.note));
-  draw(place, data);
+  try {
+    draw(place, data);
+  } catch (error) {
+    // One strange number must not cost the pictures below.
+    console.error(name, error);
+    place.append(node("p", { class: "note warn" }, `This could not be drawn (${error.message}).`));
+  }
 }
 
 function figure(place) {

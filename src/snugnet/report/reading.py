@@ -78,6 +78,15 @@ def read_run(folder: str | Path) -> RunFiles:
     return files
 
 
+def predicted_of(files: RunFiles, name: str) -> float | None:
+    """What the chosen network was predicted to cost: by the certificate, or by the search that found it."""
+    line = files.found.get("certificate", {}).get("budgets", {}).get(name, {})
+    guess = line.get("predicted")
+    if guess is None:
+        guess = files.found.get("search", {}).get("predicted", {}).get(name)
+    return None if guess is None else float(guess)
+
+
 def file_hashes(folder: Path) -> list[tuple[str, int, str]]:
     """Name, bytes and SHA-256 of what a run leaves behind, in the order it is made."""
     rows = []

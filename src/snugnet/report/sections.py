@@ -12,7 +12,7 @@ from snugnet.costs.table import CostTable
 from snugnet.errors import SnugnetError
 from snugnet.report.judged import judged_explorer
 from snugnet.report.networks import chosen_of, drawn, explorer, space_of, tables_of, why_no_solver
-from snugnet.report.reading import RunFiles
+from snugnet.report.reading import RunFiles, predicted_of
 from snugnet.space.architecture import parse
 from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
@@ -76,8 +76,9 @@ def _check(files: RunFiles) -> dict[str, Any]:
     else:
         found["note"] = files.trouble["check"]
     line = files.found.get("certificate", {}).get("budgets", {}).get("latency")
-    if line and line["predicted"] is not None:
-        found["chosen"] = [line["predicted"], line["measured"], *line["interval"], "the chosen network"]
+    guess = predicted_of(files, "latency")
+    if line and guess is not None:
+        found["chosen"] = [guess, line["measured"], *line["interval"], "the chosen network"]
     return found
 
 
@@ -96,14 +97,14 @@ def _front(files: RunFiles, space: SearchSpace | None, tables: dict[str, CostTab
     if space is not None and name in tables:
         found["judged"] = _judged(files, space, tables[name])
     if name in search.get("predicted", {}):
-        found["chosen"] = [search["predicted"][name], search["accuracy"]]
+        found["chosen"] = [float(search["predicted"][name]), float(search["accuracy"])]
     budget = files.found.get("certificate", {}).get("budgets", {}).get(name)
     if budget:
         found["limit"] = budget["limit"]
         if "val" in files.found.get("accuracy", {}):
-            found["final"] = [budget["measured"], files["accuracy"]["val"]]
+            found["final"] = [float(budget["measured"]), float(files["accuracy"]["val"])]
     elif name in search.get("limits", {}):
-        found["limit"] = search["limits"][name]
+        found["limit"] = float(search["limits"][name])
     return found
 
 
@@ -124,10 +125,12 @@ def _curves(rows: list[dict[str, Any]]) -> dict[str, Any]:
     losses: dict[str, list[list[float]]] = {}
     accuracies: dict[str, list[list[float]]] = {}
     phases: list[dict[str, Any]] = []
+    before = 0.0
     for row in rows:
         at = float(row["total"])
-        if not phases or phases[-1]["number"] != row["phase"]:
-            phases.append({"number": row["phase"], "name": str(row["method"]), "from": at})
+        if not phases or phases[-1]["number"] != row["phase"]:  # a phase begins where the one before it ended
+            phases.append({"number": row["phase"], "name": str(row["method"]), "from": before})
+        before = at
         for name, value in row.items():
             if name.endswith("loss"):
                 losses.setdefault(name.replace("_", " "), []).append([at, float(value)])
