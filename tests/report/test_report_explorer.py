@@ -94,6 +94,34 @@ def test_within_a_small_gap_of_the_optimum(answers, limits, tables, space):
     assert float(np.mean(np.array(gaps) < 1e-9)) > 0.5  # mostly the very best
 
 
+def test_what_the_page_shows_is_within_its_sliders(browser, run_folder, space, tables):
+    """By the sliders themselves, the margin of the table included; all at their least, and anywhere."""
+    browser.open(build_report(run_folder))
+    places = [[0, 0, 0, 0], *np.random.default_rng(5).integers(0, 401, size=(10, 4)).tolist()]
+    shown = 0
+    for place in places:
+        moved = f"""[...document.querySelectorAll('input[type=range]')].forEach((s, k) => {{
+            s.value = {place}[k]; s.dispatchEvent(new Event('input')); }})"""
+        browser.evaluate(moved)
+        browser.wait_frame()
+        text, told, drawn = browser.evaluate(
+            """[document.getElementById('explored-text').textContent, document.querySelector('.told').textContent,
+            document.querySelectorAll('#explored svg').length]"""
+        )
+        if not text:
+            assert drawn == 0 and "No network" in told
+            continue
+        shown += 1
+        limits = browser.evaluate(
+            """[...document.querySelectorAll('input[type=range]')].map(
+            (s, k) => limitAt(numbers.explorer.resources[k], Number(s.value)))"""
+        )
+        network = plan(parse(text, space), space)
+        for table, limit in zip(tables.values(), limits):
+            assert table.of_network(network) * (1 + table.margin) <= limit * (1 + 1e-8)
+    assert shown >= 8
+
+
 def test_the_solver_needs_nothing_but_itself(browser, tmp_path):
     """Two slots, two resources, all cases by hand."""
     blank = tmp_path / "blank.html"
