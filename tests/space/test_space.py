@@ -30,7 +30,7 @@ from snugnet.space.architecture import read_text_form
 from snugnet.space.genes import decode, encode
 from snugnet.space.plan import check_plan, plan_from_json, plan_to_json
 from snugnet.space.presets import PRESETS, names
-from snugnet.space.sampling import crossover_many, mutate_many, sample_many
+from snugnet.space.sampling import crossover_many, mutate_many, sample_balanced, sample_many
 from snugnet.space.slots import distinct_parts, slots
 
 
@@ -296,3 +296,22 @@ def test_an_architecture_is_a_value():
     assert hash(one) == hash(same)
     assert len({one, same, heaviest(space)}) == 2
     assert replace(one, resolution=192) != one
+
+
+@pytest.mark.parametrize("name", ["hardcore", "tfnas", "attentive"])
+def test_balanced_sampling_is_uniform_and_even(name):
+    space = preset(name)
+    rng = np.random.default_rng(7)
+    batches = [sample_balanced(space, 30, rng) for _ in range(400)]
+    for architecture in decode(batches[0], space):
+        check(architecture, space)
+    for s, stage in enumerate(space.stages):
+        counts = np.array([np.bincount(b.depth[:, s], minlength=len(stage.depths)) for b in batches])
+        assert np.ptp(counts, axis=1).max() <= 1  # even in every batch
+        running = [np.array(stage.depths)[b.depth[:, s]] > 0 for b in batches]
+        for batch, rows in zip(batches, running):
+            taken = np.bincount(batch.choice[rows, s, 0], minlength=len(stage.choices))
+            assert np.ptp(taken) <= 1
+        share = np.array([b.choice[:, s, 0] for b in batches])
+        frequencies = np.bincount(share[:, 0], minlength=len(stage.choices)) / len(batches)
+        assert np.abs(frequencies - 1 / len(stage.choices)).max() < 5 * np.sqrt(0.25 / len(batches))  # of one image

@@ -42,9 +42,19 @@ def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:
     assert mean is not None
     assert var is not None
     if channels != norm.num_features:
-        mean, var, weight, bias = mean[:channels], var[:channels], weight[:channels], bias[:channels]
+        mean, var, weight, bias = (prefix(tensor, channels) for tensor in (mean, var, weight, bias))
     momentum = 0.0 if norm.momentum is None else norm.momentum
     return F.batch_norm(x, mean, var, weight, bias, training, momentum, norm.eps)
+
+
+def prefix(weight: Tensor, *sizes: int) -> Tensor:
+    """The first `sizes` of the leading axes; the weight itself where that is all of it.
+
+    A slice's backward fills and copies a tensor of the weight's size, which shows where images are small."""
+    for axis, size in enumerate(sizes):
+        if size != weight.shape[axis]:
+            weight = weight.narrow(axis, 0, size)
+    return weight
 
 
 def prefix_mask(widths: IntArray, most: int, like: Tensor) -> Tensor:
@@ -75,11 +85,12 @@ class ElasticSqueeze(nn.Module):
         reduce, expand = self.reduce, self.expand
         assert reduce.bias is not None
         assert expand.bias is not None
-        inner = F.linear(pooled, reduce.weight[:hidden, :channels, 0, 0], reduce.bias[:hidden])
+        inner = F.linear(pooled, prefix(reduce.weight, hidden, channels).flatten(1), prefix(reduce.bias, hidden))
         inner = self.act(inner)
         if units is not None:
             inner = inner * units
-        opened: Tensor = self.gate(F.linear(inner, expand.weight[:channels, :hidden, 0, 0], expand.bias[:channels]))
+        outer = F.linear(inner, prefix(expand.weight, channels, hidden).flatten(1), prefix(expand.bias, channels))
+        opened: Tensor = self.gate(outer)
         return opened
 
 
@@ -126,14 +137,18 @@ class ElasticOperation(nn.Module):
         most = int(middle.max()) if self.expand is not None else x.shape[1]
         wide = self._expand(x, most)
         mask = None if int(middle.min()) == most else prefix_mask(middle, most, x)
-        pieces, stretches = [], runs(kernel)
+        stretches = runs(kernel)
         # split, not slices: its backward joins the gradients once, in their own memory format
-        chunks = wide.split([stop - start for _, start, stop in stretches])
-        for (size, start, stop), chunk in zip(stretches, chunks):
-            d = self._depthwise(chunk, size, most)
-            d = self._scaled(d, None if mask is None else mask[start:stop], hidden[start:stop])
-            pieces.append(F.conv2d(d, self._projection(most, out_channels)))
-        y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        sizes = [stop - start for _, start, stop in stretches]
+        chunks = [self._depthwise(chunk, size, most) for (size, _, _), chunk in zip(stretches, wide.split(sizes))]
+        chunks = self._scaled(chunks, mask, [hidden[start:stop] for _, start, stop in stretches])
+        weight = self._projection(most, out_channels)
+        if chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
+            # Small maps: joining the images costs less than a second gradient as large as the weight.
+            y = F.conv2d(chunks[0] if len(chunks) == 1 else torch.cat(chunks), weight)
+        else:
+            pieces = [F.conv2d(d, weight) for d in chunks]
+            y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return batch_norm(y, self._norm(self.project), out_channels)
 
     def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockPart, ...]) -> Tensor:
@@ -176,33 +191,47 @@ class ElasticOperation(nn.Module):
                 total = total + F.pad(term, (0, self.middle - part.middle))
         return total.reshape(-1, self.middle)
 
-    def _scaled(self, d: Tensor, mask: Tensor | None, hidden: IntArray) -> Tensor:
-        """Each image's channels times its mask and, for the last images, those with squeeze-excite, its gate."""
-        off = int(np.count_nonzero(hidden == 0))
-        if off == len(hidden):
-            return d if mask is None else d * mask[:, :, None, None]
+    def _scaled(self, chunks: list[Tensor], mask: Tensor | None, hidden: list[IntArray]) -> list[Tensor]:
+        """Each image's channels times its mask and, for the last images of a chunk, those with squeeze-excite, its gate.
+
+        The gates of all chunks come from one pass through the squeeze-excite layer."""
+        sizes = [len(h) for h in hidden]
+        masks = [None] * len(chunks) if mask is None else list(mask.split(sizes))
+        starts = [int(np.count_nonzero(h == 0)) for h in hidden]
+        gated = [i for i, h in enumerate(hidden) if starts[i] < len(h)]
+        pooled = []
+        for i in gated:
+            chunks[i], means = pool_tail(chunks[i], starts[i])
+            pooled.append(means)
+        gates: list[Tensor | None] = [None] * len(chunks)
+        if gated:
+            tails = None if mask is None else [mask_of[starts[i] :] for i in gated if (mask_of := masks[i]) is not None]
+            opened = self._gates(pooled, tails, np.concatenate([hidden[i][starts[i] :] for i in gated]))
+            for i, part in zip(gated, opened.split([len(p) for p in pooled])):
+                gates[i] = part
+        return [_times(d, m, g, off) for d, m, g, off in zip(chunks, masks, gates, starts)]
+
+    def _gates(self, pooled: list[Tensor], tails: list[Tensor] | None, widths: IntArray) -> Tensor:
         assert self.se is not None
-        d, pooled = pool_tail(d, off)
-        widths, most = hidden[off:], int(hidden.max())
-        units = None if int(widths.min()) == most else prefix_mask(widths, most, d)
-        if mask is None:
-            scale = self.se.gates(pooled, most, units)
-            scale = scale if not off else torch.cat([scale.new_ones(off, scale.shape[1]), scale])
-        else:
-            scale = self.se.gates(pooled * mask[off:], most, units) * mask[off:]
-            scale = scale if not off else torch.cat([mask[:off], scale])
-        return d * scale[:, :, None, None]
+        most = int(widths.max())
+        means = pooled[0] if len(pooled) == 1 else torch.cat(pooled)
+        units = None if int(widths.min()) == most else prefix_mask(widths, most, means)
+        if tails is None:
+            return self.se.gates(means, most, units)
+        kept = tails[0] if len(tails) == 1 else torch.cat(tails)
+        return self.se.gates(means * kept, most, units) * kept
 
     def _expand(self, x: Tensor, middle: int) -> Tensor:
         if self.expand is None:
             return x
         conv = self._conv(self.expand)
-        out: Tensor = self.act(batch_norm(F.conv2d(x, conv[:middle, : x.shape[1]]), self._norm(self.expand), middle))
+        y = F.conv2d(x, prefix(conv, middle, x.shape[1]))
+        out: Tensor = self.act(batch_norm(y, self._norm(self.expand), middle))
         return out
 
     def _depthwise(self, x: Tensor, kernel: int, middle: int) -> Tensor:
         unit = self.depthwise[str(max(self.kernels) if self.crop else kernel)]
-        weight = self._conv(unit)[:middle]
+        weight = prefix(self._conv(unit), middle)
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
             weight = weight[:, :, cut:-cut, cut:-cut]
@@ -214,7 +243,7 @@ class ElasticOperation(nn.Module):
         return batch_norm(F.conv2d(d, self._projection(middle, out_channels)), self._norm(self.project), out_channels)
 
     def _projection(self, middle: int, out_channels: int) -> Tensor:
-        return self._conv(self.project)[:out_channels, :middle]
+        return prefix(self._conv(self.project), out_channels, middle)
 
     @staticmethod
     def _conv(unit: nn.Module) -> Tensor:
@@ -225,6 +254,16 @@ class ElasticOperation(nn.Module):
     def _norm(unit: nn.Module) -> nn.BatchNorm2d:
         norm: nn.BatchNorm2d = unit.norm  # type: ignore[assignment]
         return norm
+
+
+def _times(d: Tensor, mask: Tensor | None, gates: Tensor | None, off: int) -> Tensor:
+    """d with its first `off` images times `mask` and the others times `gates`, which hold their masks already."""
+    if gates is None:
+        return d if mask is None else d * mask[:, :, None, None]
+    if off:
+        rest = gates.new_ones(off, gates.shape[1]) if mask is None else mask[:off]
+        gates = torch.cat([rest, gates])
+    return d * gates[:, :, None, None]
 
 
 def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, stride: int = 1) -> nn.Sequential:

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from snugnet.errors import BadInput, BadSpace
 from snugnet.nets.blocks import activation, conv_unit, initialise
-from snugnet.nets.elastic import batch_norm, prefix_mask
+from snugnet.nets.elastic import batch_norm, prefix, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture, find_choice
 from snugnet.space.genes import Genes
 from snugnet.space.plan import HeadPart, head_part, plan
-from snugnet.space.sampling import Over, sample_many
+from snugnet.space.sampling import sample_balanced
 from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
 
@@ -82,9 +82,9 @@ class Supernet(nn.Module):
 
         return extract_heaviest(self)
 
-    def sample_paths(self, count: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
-        """A random path for each of `count` images, uniform over choices unless said otherwise."""
-        return sample_many(self.space, count, rng, over)
+    def sample_paths(self, count: int, rng: np.random.Generator) -> Genes:
+        """A random path for each of `count` images: uniform over choices, balanced over the batch."""
+        return sample_balanced(self.space, count, rng)
 
     def _one(self, images: Tensor, architecture: Architecture) -> Tensor:
         network = plan(architecture, self.space)
@@ -178,7 +178,7 @@ class Supernet(nn.Module):
         assert isinstance(act, nn.Module)
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        y = F.conv2d(images, conv.weight[:width], stride=conv.stride, padding=conv.padding)
+        y = F.conv2d(images, prefix(conv.weight, width), stride=conv.stride, padding=conv.padding)
         out: Tensor = act(batch_norm(y, norm, width))
         return out
 
@@ -206,10 +206,10 @@ class ElasticHead(nn.Module):
     def one(self, x: Tensor, part: HeadPart) -> Tensor:
         pooled = self._hidden(x, part.hidden).mean((2, 3))
         if self.features is not None:
-            bias = None if self.features.bias is None else self.features.bias[: part.pooled]
-            pooled = self.act(F.linear(pooled, self.features.weight[: part.pooled, : part.hidden], bias))
+            bias = None if self.features.bias is None else prefix(self.features.bias, part.pooled)
+            pooled = self.act(F.linear(pooled, prefix(self.features.weight, part.pooled, part.hidden), bias))
         pooled = self.dropout(pooled)
-        return F.linear(pooled, self.classifier.weight[:, : part.features], self.classifier.bias)
+        return F.linear(pooled, prefix(self.classifier.weight, part.classes, part.features), self.classifier.bias)
 
     def full(self, x: Tensor) -> Tensor:
         return self.one(x, self.part)
@@ -235,7 +235,7 @@ class ElasticHead(nn.Module):
         assert isinstance(act, nn.Module)
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        out: Tensor = act(batch_norm(F.conv2d(x, conv.weight[:width, : x.shape[1]]), norm, width))
+        out: Tensor = act(batch_norm(F.conv2d(x, prefix(conv.weight, width, x.shape[1])), norm, width))
         return out
 
 

@@ -45,6 +45,40 @@ def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over
     return _spread_positions(space, genes)
 
 
+def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Genes:
+    """n random architectures, each uniform over choices, together as even as n allows.
+
+    Every decision is drawn by systematic sampling (one random offset, even steps, shuffled), among the rows for which it
+    matters: of n rows each option is taken by floor or ceil of its share. For a batch with a path per image this is a
+    less noisy estimate than independent draws, and batches fall into groups of the same few sizes step after step, which
+    is what kernel libraries that prepare themselves for each size want.
+    """
+    stages, depth = shape(space)
+    every = np.arange(n)
+    columns = np.zeros((n, stages), dtype=np.int64)
+    genes = Genes(
+        resolution=_evenly(every, len(space.resolutions), n, rng),
+        stem=_evenly(every, len(space.stem.widths), n, rng),
+        head=_evenly(every, len(space.head.widths), n, rng),
+        width=columns.copy(),
+        depth=columns.copy(),
+        choice=_choices(space, n, depth, rng),  # of blocks that do not run; the others are replaced
+        position=rng.random((n, stages, depth))
+        if any(s.has_span for s in space.stages)
+        else np.zeros((n, stages, depth)),
+    )
+    for s, stage in enumerate(space.stages):
+        genes.width[:, s] = _evenly(every, len(stage.widths), n, rng)
+        genes.depth[:, s] = _evenly(every, len(stage.depths), n, rng)
+        running = np.array(stage.depths)[genes.depth[:, s]]
+        # Neighbours in this order run together, so that their numbers come out as even as those of single choices.
+        order = np.array(sorted(range(len(stage.choices)), key=lambda c: _kin(stage.choices[c])))
+        for d in range(1 if stage.per == "stage" else stage.max_depth):
+            rows = np.flatnonzero(running > d)
+            genes.choice[rows, s, d] = order[_evenly(rows, len(order), n, rng)[rows]]
+    return _spread_positions(space, genes)
+
+
 def mutate(
     space: SearchSpace, architecture: Architecture, rng: np.random.Generator, probability: float = 0.2
 ) -> Architecture:
@@ -116,6 +150,19 @@ def _extreme(space: SearchSpace, end: int) -> Architecture:
         made.append(StageChoice(width=width, blocks=tuple(blocks)))
         before = width
     return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
+
+
+def _kin(choice: BlockChoice) -> tuple[int, bool, float]:
+    return (choice.kernel, choice.se > 0, choice.expand)
+
+
+def _evenly(rows: IntArray, options: int, n: int, rng: np.random.Generator) -> IntArray:
+    """[n] with, at `rows`, options 0, 1, ... each as often as the others, in random order; 0 elsewhere."""
+    drawn = np.zeros(n, dtype=np.int64)
+    if options > 1 and len(rows):
+        steps = (np.arange(len(rows)) + rng.random()) * options / len(rows)
+        drawn[rows] = rng.permutation(np.minimum(steps.astype(np.int64), options - 1))
+    return drawn
 
 
 def _choices(space: SearchSpace, n: int, depth: int, rng: np.random.Generator) -> IntArray:
@@ -205,6 +252,7 @@ __all__ = [
     "mutate",
     "mutate_many",
     "sample",
+    "sample_balanced",
     "sample_many",
     "sample_where",
 ]
