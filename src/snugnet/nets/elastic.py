@@ -11,10 +11,12 @@ space says so. Three ways to run it, none of which leaves a trace:
 - `relaxed(x, weights)`: the weighted mixture of all choices. Projection and BN are affine, so the mixture is taken
   before them: sum_c a_c * z_c = sum_k d_k * (sum_{c of kernel k} a_c * mask_c * gate_c), two depthwise results in all.
 
-What BN normalises over (training mode): a channel's statistics come from all images that run through that layer: the
-expansion's BN sees every image of the block, a depthwise BN every image of its kernel, whatever expansions those images
-take, because the values before masking exist for all of them. So a small expansion's images and a large one's are
-normalised alike, and a batch in which all images agree behaves as the plain block does.
+What BN normalises over (training mode): the images that run through a layer together, masked or not, because the values
+before masking exist for all of them. The expansion's BN sees every image of the block, a depthwise BN every image of
+its kernel. Where maps are large (see `supernet.APART`), images of large and of small expansions are computed apart, which
+saves what the small ones do not need, and are normalised apart: paths are drawn at random, so each group is a fair sample
+of the batch, of a thousand positions and more. The projection's BN always sees all images of the block. A batch in which
+all images agree behaves as the plain block does.
 """
 
 from __future__ import annotations
@@ -132,22 +134,33 @@ class ElasticOperation(nn.Module):
             d = d * self.se.gates(pooled, part.se)[:, :, None, None]
         return self._project(d, part.middle, part.out_channels)
 
-    def many(self, x: Tensor, kernel: IntArray, middle: IntArray, hidden: IntArray, out_channels: int) -> Tensor:
-        """A choice per image; images come ordered by kernel, then by SE off/on (`hidden` 0 or its width)."""
-        most = int(middle.max()) if self.expand is not None else x.shape[1]
-        wide = self._expand(x, most)
-        mask = None if int(middle.min()) == most else prefix_mask(middle, most, x)
-        stretches = runs(kernel)
-        # split, not slices: its backward joins the gradients once, in their own memory format
+    def many(
+        self, x: Tensor, groups: IntArray, kernel: IntArray, middle: IntArray, hidden: IntArray, out_channels: int
+    ) -> Tensor:
+        """A choice per image; images come ordered by group, in it by SE off/on (`hidden` 0 or its width).
+
+        A group is a kernel size or, where maps are large, a kernel size and a class of widths; groups of the second kind
+        are expanded by themselves, at their own largest width, the others together.
+        """
+        stretches = runs(groups)
         sizes = [stop - start for _, start, stop in stretches]
-        chunks = [self._depthwise(chunk, size, most) for (size, _, _), chunk in zip(stretches, wide.split(sizes))]
-        chunks = self._scaled(chunks, mask, [hidden[start:stop] for _, start, stop in stretches])
-        weight = self._projection(most, out_channels)
-        if chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
-            # Small maps: joining the images costs less than a second gradient as large as the weight.
-            y = F.conv2d(chunks[0] if len(chunks) == 1 else torch.cat(chunks), weight)
+        kernels = [int(kernel[start]) for _, start, _ in stretches]
+        if len(set(kernels)) == len(kernels):
+            most = [int(middle.max()) if self.expand is not None else x.shape[1]] * len(sizes)
+            # split, not slices: its backward joins the gradients once, in their own memory format
+            inner = list(self._expand(x, most[0]).split(sizes))
         else:
-            pieces = [F.conv2d(d, weight) for d in chunks]
+            most = [int(middle[a:b].max()) if self.expand is not None else x.shape[1] for _, a, b in stretches]
+            inner = [self._expand(part, width) for part, width in zip(x.split(sizes), most)]
+        chunks = [self._depthwise(d, size, width) for d, size, width in zip(inner, kernels, most)]
+        parts = [slice(start, stop) for _, start, stop in stretches]
+        chunks = self._scaled(chunks, [middle[p] for p in parts], [hidden[p] for p in parts])
+        if len({*most}) == 1 and chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
+            # Small maps: joining the images costs less than a second gradient as large as the weight.
+            joined = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+            y = F.conv2d(joined, self._projection(most[0], out_channels))
+        else:
+            pieces = [F.conv2d(d, self._projection(width, out_channels)) for d, width in zip(chunks, most)]
             y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return batch_norm(y, self._norm(self.project), out_channels)
 
@@ -191,35 +204,33 @@ class ElasticOperation(nn.Module):
                 total = total + F.pad(term, (0, self.middle - part.middle))
         return total.reshape(-1, self.middle)
 
-    def _scaled(self, chunks: list[Tensor], mask: Tensor | None, hidden: list[IntArray]) -> list[Tensor]:
+    def _scaled(self, chunks: list[Tensor], middle: list[IntArray], hidden: list[IntArray]) -> list[Tensor]:
         """Each image's channels times its mask and, for the last images of a chunk, those with squeeze-excite, its gate.
 
         The gates of all chunks come from one pass through the squeeze-excite layer."""
-        sizes = [len(h) for h in hidden]
-        masks = [None] * len(chunks) if mask is None else list(mask.split(sizes))
         starts = [int(np.count_nonzero(h == 0)) for h in hidden]
-        gated = [i for i, h in enumerate(hidden) if starts[i] < len(h)]
-        pooled = []
-        for i in gated:
-            chunks[i], means = pool_tail(chunks[i], starts[i])
-            pooled.append(means)
+        masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(chunks, middle)]
         gates: list[Tensor | None] = [None] * len(chunks)
+        gated = [i for i, h in enumerate(hidden) if starts[i] < len(h)]
         if gated:
-            tails = None if mask is None else [mask_of[starts[i] :] for i in gated if (mask_of := masks[i]) is not None]
-            opened = self._gates(pooled, tails, np.concatenate([hidden[i][starts[i] :] for i in gated]))
+            pooled, most = [], max(chunks[i].shape[1] for i in gated)
+            for i in gated:
+                chunks[i], means = pool_tail(chunks[i], starts[i])
+                mask = masks[i]
+                means = means if mask is None else means * mask[starts[i] :]
+                pooled.append(means if means.shape[1] == most else F.pad(means, (0, most - means.shape[1])))
+            opened = self._gates(pooled, np.concatenate([hidden[i][starts[i] :] for i in gated]))
             for i, part in zip(gated, opened.split([len(p) for p in pooled])):
-                gates[i] = part
+                mask, part = masks[i], part[:, : chunks[i].shape[1]]
+                gates[i] = part if mask is None else part * mask[starts[i] :]
         return [_times(d, m, g, off) for d, m, g, off in zip(chunks, masks, gates, starts)]
 
-    def _gates(self, pooled: list[Tensor], tails: list[Tensor] | None, widths: IntArray) -> Tensor:
+    def _gates(self, pooled: list[Tensor], widths: IntArray) -> Tensor:
         assert self.se is not None
         most = int(widths.max())
         means = pooled[0] if len(pooled) == 1 else torch.cat(pooled)
         units = None if int(widths.min()) == most else prefix_mask(widths, most, means)
-        if tails is None:
-            return self.se.gates(means, most, units)
-        kept = tails[0] if len(tails) == 1 else torch.cat(tails)
-        return self.se.gates(means * kept, most, units) * kept
+        return self.se.gates(means, most, units)
 
     def _expand(self, x: Tensor, middle: int) -> Tensor:
         if self.expand is None:

@@ -23,6 +23,8 @@ from snugnet.space.genes import Genes
 from snugnet.space.plan import BlockPart, block_part
 from snugnet.space.space import SearchSpace
 
+_NEAR = 0.7  # of the largest middle width: from here on an image counts as wide
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
@@ -32,16 +34,17 @@ class Decisions:
     kernel: IntArray
     middle: IntArray
     hidden: IntArray  # width of the squeeze layer, 0: none
+    wide: IntArray  # 1 for middle widths near the block's largest
     c_in: IntArray
     c_out: IntArray
 
     def take(self, rows: IntArray | slice) -> Decisions:
         return Decisions(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
-    def order(self, rows: IntArray) -> IntArray:
-        """`rows` in the order in which `ElasticBlock.many` wants its images."""
-        key = (self.operation[rows] * 64 + self.kernel[rows]) * 2 + (self.hidden[rows] > 0)
-        return rows[np.argsort(key, kind="stable")]
+    def order(self, rows: IntArray, apart: bool) -> IntArray:
+        """`rows` in the order in which `ElasticBlock.many` wants its images; `apart`: wide ones run by themselves."""
+        key = (self.operation[rows] * 64 + self.kernel[rows]) * 2 + (self.wide[rows] if apart else 0)
+        return rows[np.argsort(key * 2 + (self.hidden[rows] > 0), kind="stable")]
 
 
 @final
@@ -91,17 +94,19 @@ class ElasticBlock(nn.Module):
             kernel=self._kernel[choice],
             middle=middle,
             hidden=self._hidden[before, choice],
+            wide=(middle > _NEAR * self._widest).astype(np.int64),
             c_in=np.array(self.in_widths)[before],
             c_out=np.array(self.widths)[out],
         )
 
-    def many(self, x: Tensor, made: Decisions, most: int) -> Tensor:
+    def many(self, x: Tensor, made: Decisions, most: int, apart: bool) -> Tensor:
         """A choice per image; images come in the order of `Decisions.order`; `most` is the widest output among all."""
         pieces = []
         for operation, start, stop in runs(made.operation):
             d = made if stop - start == len(made.kernel) else made.take(slice(start, stop))
             part = x if d is made else x[start:stop]
-            pieces.append(self.operations[operation].many(part, d.kernel, d.middle, d.hidden, most))  # type: ignore[operator]
+            groups = d.kernel * 2 + d.wide if apart else d.kernel
+            pieces.append(self.operations[operation].many(part, groups, d.kernel, d.middle, d.hidden, most))  # type: ignore[operator]
         y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         if not self.elastic_width:
             kind = self.parts[0].shortcut
@@ -201,6 +206,7 @@ class ElasticBlock(nn.Module):
         middles = [[self.space.middles(choice, n) for choice in choices] for n in self.in_widths]
         self._low = np.array([[m.start for m in line] for line in middles])
         self._cells = np.array([[len(m) for m in line] for line in middles])
+        self._widest = int((self._low + self._cells).max()) - 1
         self._kernel = np.array([choice.kernel for choice in choices])
         widest = self.widths[-1]
         self._hidden = np.array([[self._part(c, n, widest).se for c in range(len(choices))] for n in self.in_widths])

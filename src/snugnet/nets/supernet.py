@@ -33,6 +33,7 @@ from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
 
 Weights = Sequence[Tensor]
+APART = 2048  # positions of a batch from which wide and narrow images of a block run in groups of their own
 
 
 @final
@@ -136,7 +137,8 @@ class Supernet(nn.Module):
         for position, block in enumerate(blocks):
             leaving = depth[rows] == position
             made = block.decisions(paths)  # type: ignore[operator]
-            gone, staying = rows[leaving], made.order(rows[~leaving])
+            apart = int((~leaving).sum()) * x.shape[2] * x.shape[3] >= APART
+            gone, staying = rows[leaving], made.order(rows[~leaving], apart)
             x = reorder(x, rows, np.concatenate([gone, staying]))
             if len(gone):
                 parted, x = x.split([len(gone), len(staying)])
@@ -145,7 +147,7 @@ class Supernet(nn.Module):
             if not len(staying):
                 return torch.cat(left), np.concatenate(left_rows)
             rows = staying
-            x = block.many(x, made.take(rows), most)  # type: ignore[operator]
+            x = block.many(x, made.take(rows), most, apart)  # type: ignore[operator]
         if not left:
             return x, rows
         return torch.cat([*left, x]), np.concatenate([*left_rows, rows])

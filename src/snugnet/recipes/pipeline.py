@@ -319,7 +319,7 @@ class Pipeline:
         inputs = [self.ledger.hash_of(f) for f in ("search.json", "certificate.json", "network.safetensors")]
 
         def work() -> str:
-            build_report(self.folder)
+            build_report(self.folder, space=self.space)
             return "a page to look at"
 
         self.ledger.step("report", inputs, ["report.html"], work)
