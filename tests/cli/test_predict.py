@@ -55,7 +55,9 @@ def run_folder(tmp_path_factory):
     for name, colour in {"red": (250, 10, 20), "green": (0, 255, 30), "blue": (20, 20, 200)}.items():
         Image.new("RGB", (13, 10), colour).save(folder / f"{name}.png")
     (folder / "broken.png").write_bytes((folder / "red.png").read_bytes()[:40])
-    assert execute(["export", str(folder), "--image", str(folder / "red.png"), "--image", str(folder / "blue.png")]) == 0
+    assert (
+        execute(["export", str(folder), "--image", str(folder / "red.png"), "--image", str(folder / "blue.png")]) == 0
+    )
     return folder
 
 
