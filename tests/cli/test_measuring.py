@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import one_clear_line
+from house import one_clear_line
 from snugnet.costs.table_file import load_table
 from snugnet.space import zoo
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import one_clear_line
+from house import one_clear_line
 from snugnet.cli import execute
 from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import certify

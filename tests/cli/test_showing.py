@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from conftest import one_clear_line
+from house import one_clear_line
 from snugnet.space import lightest, preset, zoo
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import one_clear_line
+from house import one_clear_line
 from snugnet.deploy.certificate import read_certificate
 
 RECIPE = """

@@ -1,6 +1,7 @@
 """The suite every search method passes, and what is special to each."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_a_killed_search_goes_on_to_the_same_network(name, tiny_supernet, digits
 
     monkeypatch.setattr(Judge, "_evaluate", dies(real, 3))
     monkeypatch.setattr(RelaxedObjective, "__call__", dies(real_gradient, 3))
-    monkeypatch.setattr("snugnet.search.bcsfw.SAVE_EVERY", 0.0)
+    monkeypatch.setattr(sys.modules["snugnet.search.bcsfw"], "SAVE_EVERY", 0.0)
     with pytest.raises(KeyboardInterrupt):
         search(tiny_supernet, digits, tables, budget, QUICK[name], out=tmp_path / "killed", judged_images=100)
     monkeypatch.setattr(Judge, "_evaluate", real)

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from standin import same
 
-from conftest import one_clear_line
+from house import one_clear_line
 
 SPACE = """
 name: small
