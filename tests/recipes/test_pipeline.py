@@ -234,3 +234,29 @@ def test_bad_words_to_the_verbs(finished, snug, words, message):
     assert code == 2
     assert one_clear_line(err), err
     assert message in err
+
+
+def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):
+    """The first certificate of the exported file says 5 % over: the next search must aim that much lower."""
+    from snugnet.errors import BudgetExceeded
+    from snugnet.recipes import pipeline
+
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    (run / "certificate.json").unlink()
+    real, calls = pipeline.certify, []
+
+    def certify(network, *words, **more):
+        if isinstance(network, Path):
+            calls.append(network)
+            if len(calls) == 1:
+                raise BudgetExceeded("params must fit", value="5 % over", remedy="none")
+        return real(network, *words, **more)
+
+    monkeypatch.setattr(pipeline, "certify", certify)
+    monkeypatch.setattr(pipeline, "_over", lambda path: {"params": 1.05})
+    code, _, err = snug("run", str(finished / "tiny.yaml"), "--out", str(run), "--threads", "1")
+    assert code == 0, err
+    assert "the next search aims at 94.8%" in err
+    line = read_certificate(run / "certificate.json")["budgets"]["params"]
+    assert line["measured"] <= line["limit"] * 0.995 / 1.05

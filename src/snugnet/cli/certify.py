@@ -51,7 +51,7 @@ def certify(
 
     usual = certificate.SETTINGS
     limits = read_limits(budget)
-    settings = usual if seconds is None else replace(usual, seconds=seconds)
+    settings = None if seconds is None else replace(usual, seconds=seconds)
     tables = {} if table is None else {name: load_table(table) for name in limits if name.split("@")[0] == "latency"}
     place = by_name(device, threads=threads, precision=precision)
     try:

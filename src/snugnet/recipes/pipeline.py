@@ -28,7 +28,7 @@ from snugnet.deploy.onnx_file import stamp
 from snugnet.devices.registry import by_name
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, Infeasible
-from snugnet.files import write_json
+from snugnet.files import read_json, write_json
 from snugnet.nets import build
 from snugnet.progress import Tracker
 from snugnet.recipes import runs
@@ -74,12 +74,40 @@ class Pipeline:
         if self._timed and self.recipe.measure.check:
             self._check()
         self._train()
-        self._search()
+        self._promise()
         self._front()
-        self._finetune()
-        self._export()
         self._report()
         return self._facts()
+
+    def _promise(self) -> None:
+        """Search, fine-tune, export, certify; if the shipped file is over after all, tighten and go back, boundedly."""
+        for _ in range(self.recipe.search.rounds):
+            self._search()
+            self._finetune()
+            try:
+                self._export()
+                return
+            except BudgetExceeded:
+                self._tighten(_over(self.folder / "certificate.json"))
+        raise self._unreachable(None)
+
+    def _tighten(self, over: dict[str, float]) -> None:
+        """Remember what was learnt: the next search aims lower. Kept in the run, so that it survives a kill."""
+        factors = self._factors()
+        for name, share in over.items():
+            factors[name] = factors.get(name, 1.0) * _BACK_OFF / share
+            self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {factors[name]:.1%} of it")
+        write_json(self.folder / "tightened.json", {"of": self._aim(), "factors": factors})
+        self.__dict__.pop("found", None)
+
+    def _factors(self) -> dict[str, float]:
+        path = self.folder / "tightened.json"
+        saved = read_json(path) if path.exists() else {}
+        return dict(saved["factors"]) if saved.get("of") == self._aim() else {}
+
+    def _aim(self) -> list[Any]:
+        table = [self.ledger.hash_of("table.json")] if self._timed else []
+        return [self.promised.to_json(), *table]
 
     @property
     def _timed(self) -> bool:
@@ -176,12 +204,13 @@ class Pipeline:
         inputs = [self.ledger.hash_of("supernet.safetensors"), self.promised.to_json(), self.recipe.seed]
         inputs += [self.recipe.search.model_dump(exclude={"front"})]
         inputs += [self.ledger.hash_of("table.json")] if self._timed else []
+        inputs += [self._factors()]
         self.ledger.step("search", inputs, ["search.json", "architecture.json"], self._until_it_fits)
 
     def _until_it_fits(self) -> str:
         """The promise loop: solve, measure the whole network, tighten by what was learnt, solve again."""
-        section = self.recipe.search
-        factors: dict[str, float] = {}
+        section, factors = self.recipe.search, self._factors()
+        self.__dict__.pop("found", None)
         for number in range(1, section.rounds + 1):
             try:
                 found = search(
@@ -226,8 +255,7 @@ class Pipeline:
                 tracker=self.progress,
             )
         except BudgetExceeded:
-            lines = read_certificate(trial)["budgets"]
-            return {n: line["interval"][1] / line["limit"] for n, line in lines.items() if not line["fits"]}
+            return _over(trial)
         return {}
 
     def _unreachable(self, error: Infeasible | None) -> BudgetExceeded:
@@ -336,6 +364,12 @@ class Pipeline:
             "architecture": str(self.found.architecture),
             "seconds": self.ledger.seconds,
         }
+
+
+def _over(certificate: Path) -> dict[str, float]:
+    """Limits that a network breaks as measured, with the share of the limit it takes."""
+    lines = read_certificate(certificate)["budgets"]
+    return {n: line["interval"][1] / line["limit"] for n, line in lines.items() if not line["fits"]}
 
 
 _WRITTEN: Mapping[str, str] = {"latency": "ms", "macs": "MACs", "params": "params", "weights": "B", "memory": "B"}
