@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snugnet import devices as devices
+    from snugnet import errors as errors
     from snugnet.budget import Budget as Budget
     from snugnet.costs.check import check_table as check
     from snugnet.costs.measure import measure as measure
@@ -52,6 +53,7 @@ _HOMES = {
     "certify": "snugnet.deploy.certificate:certify",
     "check": "snugnet.costs.check:check_table",
     "devices": "snugnet.devices",
+    "errors": "snugnet.errors",
     "export": "snugnet.deploy.export:export",
     "extract": "snugnet.nets:extract",
     "finetune": "snugnet.train:finetune",

@@ -135,6 +135,7 @@ def test_killed_in_a_step_it_goes_on_to_the_same_network(finished, tmp_path, aft
         ("params: 70%, macs: 80%", "", "must have a budget"),
         ("name: digits, resolution: 8", "name: digitz", "digits"),
         ("method: instant", "method: instnt", "instant"),
+        ("paths: 4", "paths: abc", "option paths of instant"),
     ],
 )
 def test_bad_recipes_are_refused_before_any_work(tmp_path, snug, old, new, message):
@@ -224,6 +225,7 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
         (["search", "RUN", "--budget", "latency=5ms"], "snugnet measure"),
         (["search", "RUN", "--budget", "params=60%", "--method", "bcfw"], "Did you mean 'bcsfw'"),
         (["search", "RUN", "--budget", "params=60%", "--option", "step=1"], "Did you mean 'steps'"),
+        (["search", "RUN", "--budget", "params=60%", "--option", "steps=abc"], "option steps of bcsfw"),
         (["search", "RUN", "--budget", "params=60%", "--table", "missing.json"], "missing.json"),
         (["front", "RUN", "--resource", "latncy"], "Did you mean 'latency'"),
         (["finetune", "nowhere"], "folder of a trained run"),

@@ -158,7 +158,8 @@ def feasible(
     sums = {name: table for name, table in limits.tables.items() if name not in peaks}
     problem = _problem(arranged, sums, kept, depths, limits.amounts)
     if not fits(problem, time_limit=time_limit):
-        raise _refusal(space, problem, _restrictions(space, kept, peaks, limits.amounts), time_limit)
+        room = {name: 1.0 + table.margin if margin else 1.0 for name, table in sums.items()}
+        raise _refusal(space, problem, _restrictions(space, kept, peaks, limits.amounts), room, time_limit)
     return FeasibleSet(limits=limits, problem=problem, kept=kept, slots=arranged)
 
 
@@ -218,15 +219,18 @@ def _restrictions(space: SearchSpace, kept: Kept, peaks: Mapping[str, CostTable]
     return f" beside {' and '.join(words)}" if words else ""
 
 
-def _refusal(space: SearchSpace, problem: Problem, beside: str, time_limit: float) -> Infeasible:
-    """What is wrong and what would do, in the units of the budget."""
+def _refusal(
+    space: SearchSpace, problem: Problem, beside: str, room: Mapping[str, float], time_limit: float
+) -> Infeasible:
+    """What is wrong and what would do, in the units of the budget; `room` gives the margins back that came off."""
     told = explain(problem, time_limit=time_limit)
     if len(told.conflict) == 1:
         name = told.conflict[0]
-        return too_little(space, name, told.limits[name], told.alone[name], beside)
-    asked = " and ".join(f"{n} <= {units.show(told.limits[n], n)}" for n in told.conflict)
+        return too_little(space, name, told.limits[name] * room[name], told.alone[name] * room[name], beside)
+    asked = " and ".join(f"{n} <= {units.show(told.limits[n] * room[n], n)}" for n in told.conflict)
     least = "; ".join(
-        f"{n} needs {at_least(told.in_conflict[n], n)} beside the rest ({at_least(told.alone[n], n)} alone)"
+        f"{n} needs {at_least(told.in_conflict[n] * room[n], n)} beside the rest "
+        f"({at_least(told.alone[n] * room[n], n)} alone)"
         for n in told.conflict
     )
     return Infeasible(

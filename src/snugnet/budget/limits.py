@@ -74,7 +74,8 @@ def limits_of(
         amounts[name] = amount / (1.0 + table.margin) if margin else amount
         least = cheapest(space, table).cost
         if least > amounts[name] * (1 + TOLERANCE):
-            raise too_little(space, name, amounts[name], least)
+            # In the user's own numbers: what was asked, and what would do with the margin on top.
+            raise too_little(space, name, amount, least * (1.0 + table.margin if margin else 1.0))
     return Limits(space=space, budget=asked, amounts=amounts, tables=known)
 
 

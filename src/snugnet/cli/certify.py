@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snugnet.budget.budget import Budget
-from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
+from snugnet.cli.device_options import Batch, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table_file import load_table
 from snugnet.errors import BadInput, BudgetExceeded
@@ -30,13 +30,16 @@ Limits = Annotated[
     list[str], typer.Option("--budget", help="A hard limit such as latency=40ms, macs=300MMACs, params=6M; repeatable.")
 ]
 Table = Annotated[Path | None, typer.Option("--table", help="A measured table; adds what it predicts.")]
+AnyDevice = Annotated[
+    str | None, typer.Option("--device", help="Where to run (default: onnxruntime for .onnx files, else torch-cpu).")
+]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the certificate.")]
 
 
 def certify(
     network: NetworkWord,
     budget: Limits,
-    device: DeviceName = "torch-cpu",
+    device: AnyDevice = None,
     threads: Threads = 1,
     precision: Precision = "float32",
     batch: Batch = 1,
@@ -53,7 +56,10 @@ def certify(
     limits = read_limits(budget)
     settings = None if seconds is None else replace(usual, seconds=seconds)
     tables = {} if table is None else {name: load_table(table) for name in limits if name.split("@")[0] == "latency"}
-    place = by_name(device, threads=threads, precision=precision)
+    onnx = network.lower().endswith(".onnx")
+    place = by_name(device or ("onnxruntime" if onnx else "torch-cpu"), threads=threads, precision=precision)
+    if onnx and table is not None:
+        say("an ONNX file does not say what its blocks are: the table cannot predict it; certify its .safetensors file")
     try:
         made = certificate.certify(
             network, limits, place, batch=batch, tables=tables, out=out, settings=settings, tracker=Shown()

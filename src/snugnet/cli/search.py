@@ -68,6 +68,9 @@ def search(
         title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images, {found.seconds:.1f} s"
         print_table(title, ["budget", "predicted", "limit", "used"], rows)
         print(found.architecture)
+        kept = {name: table.margin for name, table in tables.items() if name in found.limits and table.margin}
+        for name, margin in kept.items():
+            say(f"asked: {name} <= {limits[name]}; {margin:.1%} of it is kept free, so that it fits as measured")
     say(f"read {run / 'supernet.safetensors'}; wrote {path}")
 
 

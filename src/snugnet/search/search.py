@@ -12,6 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from snugnet.budget import Budget
 from snugnet.budget.limits import Tables
 from snugnet.errors import BadInput, UnknownName
@@ -101,4 +103,12 @@ def make_method(method: str | SearchMethod, options: Mapping[str, Any]) -> Searc
     for name in options:
         if name not in known:
             raise UnknownName(f"an option of {method}", name, known)
-    return METHODS[method](**options)
+    try:
+        made: SearchMethod = TypeAdapter(METHODS[method]).validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = str(first["loc"][0]) if first["loc"] else "option"
+        raise BadInput(
+            f"option {place} of {method} cannot be used ({first['msg']})", value=first["input"], remedy="Correct it."
+        ) from error
+    return made
