@@ -48,8 +48,9 @@ def claim(folder: Path, recipe: Recipe) -> bool:
     return False
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: str | Path) -> Run:
     """A run whose super-network is trained."""
+    folder = Path(folder)
     weights = folder / "supernet.safetensors"
     if not weights.is_file():
         raise BadInput(

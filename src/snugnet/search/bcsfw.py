@@ -2,7 +2,9 @@
 
 From the balanced start of appendix E (or the lightest network), every step takes a validation batch, differentiates the
 loss with respect to alpha or beta, and moves towards the vertex a linear programme finds inside all limits. The last
-point is projected to a network, exactly and jointly unless asked otherwise. State is saved as the steps go by.
+point is projected to a network, exactly and jointly unless asked otherwise. The exact projection gives the nearest
+`candidates`, which are judged for real (the gradient lives on mixed batch-norm statistics, see docs/LOG.md); 1 leaves it
+at the nearest, as published. State is saved as the steps go by.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from snugnet.solve import (
     Schedule,
     argmax_baseline,
     balanced_start,
+    best_choices,
     classic_schedule,
+    credit,
     fixed_schedule,
     iterate,
     linear_schedule,
@@ -55,25 +59,30 @@ class Bcsfw(SearchMethod):
     fixed_step: float = 0.002  # of the fixed schedule
     momentum: float = 0.0
     projection: Literal["exact", "alternating", "argmax"] = "exact"
+    candidates: int = 8  # of the exact projection, judged for real
 
     def run(self, task: Task) -> Found:
         inside = task.arena.problem_set
-        if self.steps < 1 or self.batch < 1:
-            raise BadInput("steps and batch must be positive", value=(self.steps, self.batch), remedy="Try 200 and 64.")
+        if min(self.steps, self.batch, self.candidates) < 1:
+            value = (self.steps, self.batch, self.candidates)
+            raise BadInput("steps, batch and candidates must be positive", value=value, remedy="Try 200, 64 and 8.")
         objective = RelaxedObjective(task.supernet, task.data, batch=self.batch, kind=self.gradient, seed=task.seed)
         start = self._start(inside)
         state, trace = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace)
-        choice = self._projected(inside, state.point)
+        tried = [inside.architecture(choice) for choice in self._projected(inside, state.point)]
+        judged = [task.judge(architecture) for architecture in tried] if len(tried) > 1 else []
+        best = min(range(len(judged)), key=lambda i: (judged[i].loss, i), default=0)
         alpha, beta = inside.spread(state.point)
         details: dict[str, Any] = {
             "alpha": [a.tolist() for a in alpha],
             "beta": [b.tolist() for b in beta],
             "projection": self.projection,
+            "candidates": [{"network": str(a), "accuracy": v.accuracy, "loss": v.loss} for a, v in zip(tried, judged)],
         }
         alpha, beta = inside.spread(start)
         details |= {"start_alpha": [a.tolist() for a in alpha], "start_beta": [b.tolist() for b in beta]}
-        return Found(architecture=inside.architecture(choice), images=objective.images, trace=trace, details=details)
+        return Found(architecture=tried[best], images=objective.images, trace=trace, details=details)
 
     def _steps(
         self,
@@ -129,14 +138,15 @@ class Bcsfw(SearchMethod):
             raise UnknownName("a step schedule", self.schedule, schedules)
         return schedules[self.schedule]
 
-    def _projected(self, inside: FeasibleSet, point: Point) -> Choice:
+    def _projected(self, inside: FeasibleSet, point: Point) -> Sequence[Choice]:
+        """Networks near the point, nearest first; every one fits."""
         if self.projection == "alternating":
-            return project_alternating(inside.problem, point).value
+            return [project_alternating(inside.problem, point).value]
         if self.projection == "argmax":
             choice = argmax_baseline(inside.problem, point)
             # Only to compare: where the arg-max breaks a limit, nothing over budget leaves this room.
-            return choice if inside.problem.is_feasible(choice) else project(inside.problem, point).value
-        return project(inside.problem, point).value
+            return [choice if inside.problem.is_feasible(choice) else project(inside.problem, point).value]
+        return best_choices(inside.problem, credit(inside.problem, point), count=self.candidates).found
 
     def _identity(self, task: Task) -> str:
         limits = sorted(task.arena.limits.amounts.items())

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Judge:
             )
         self.supernet, self.data, self.split, self.limit = supernet, data, split, limit
         self.device = next(supernet.parameters()).device
-        self._calibration = [batch.to(self.device) for batch in calibration_batches(data, seed=seed)]
+        self._calibration = [_placed(batch, self.device) for batch in calibration_batches(data, seed=seed)]
         self._seen: dict[str, Verdict] = {}
         self._memory = None if memory is None else Path(memory)
         self._origin = f"{weights_id(supernet)} {split} {limit} {seed} {data.identity()}"
@@ -85,11 +85,14 @@ class Judge:
         return str(architecture) in self._seen
 
     def _evaluate(self, architecture: Architecture) -> Verdict:
-        network = recalibrate(extract(self.supernet, architecture), self._calibration).eval()
+        network = extract(self.supernet, architecture)
+        move: Any = network.to  # the overload with a memory format is missing from torch's type stubs
+        move(memory_format=torch.channels_last)
+        recalibrate(network, [_resized(batch, architecture.resolution) for batch in self._calibration]).eval()
         right, loss, count = 0, 0.0, 0
         with torch.no_grad():
             for images, labels in self.data.batches(self.split, 256, limit=self.limit):
-                logits = network(_resized(images.to(self.device), architecture.resolution))
+                logits = network(_resized(_placed(images, self.device), architecture.resolution))
                 labels = labels.to(self.device)
                 right += int((logits.argmax(1) == labels).sum())
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
@@ -153,7 +156,8 @@ class RelaxedObjective:
         kind: GradientKind = "sampled",
         seed: int = 0,
     ) -> None:
-        self.supernet, self.data, self.kind = supernet.eval(), data, kind
+        move: Any = supernet.eval().to
+        self.supernet, self.data, self.kind = move(memory_format=torch.channels_last), data, kind
         self._positions, self._batch, self._dice = data.positions(split), batch, Dice(seed).at("relaxed")
         self._device = next(supernet.parameters()).device
         self.images = 0
@@ -181,7 +185,7 @@ class RelaxedObjective:
         order = torch.from_numpy(self._dice.at("order", epoch).numpy().permutation(len(self._positions)))
         chosen = self._positions[order[place * size : (place + 1) * size]]
         images, labels = next(iter(self.data.fetch([chosen])))
-        return self.data.normalise(images.float() / 255).to(self._device), labels.to(self._device)
+        return _placed(self.data.normalise(images.float() / 255), self._device), labels.to(self._device)
 
     def _weights(self, vector: Floats, count: int | None, rng: np.random.Generator) -> Tensor:
         if count is None:
@@ -190,6 +194,11 @@ class RelaxedObjective:
         drawn = rng.choice(len(vector), size=count, p=vector / vector.sum())
         hot = F.one_hot(torch.from_numpy(drawn), len(vector)).float()
         return hot.to(self._device).requires_grad_()
+
+
+def _placed(images: Tensor, device: torch.device) -> Tensor:
+    """On the device, channels last: a quarter faster on a CPU (docs/LOG.md)."""
+    return images.to(device=device, memory_format=torch.channels_last)
 
 
 def _resized(images: Tensor, size: int) -> Tensor:

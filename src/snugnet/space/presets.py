@@ -56,6 +56,26 @@ def hardcore_paper(
     )
 
 
+def hardcore_thin(
+    *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
+) -> SearchSpace:
+    """HardCoRe's choices in four thin stages of 1-3 blocks: accuracy is scarce, and a CPU trains it in minutes."""
+    c = _shape("hardcore-thin", width)
+    strides = (2, 1, 2, 1) if lowres else (2, 2, 2, 2)
+    acts: tuple[Activation, ...] = ("relu", "relu", "hard-swish", "hard-swish")
+    searched = (
+        _hardcore_stage(c(n), s, a, depth=(1, 3), expands=(2, 3, 6)) for n, s, a in zip((8, 16, 24, 32), strides, acts)
+    )
+    return SearchSpace(
+        name=_name("hardcore-thin", lowres),
+        classes=classes,
+        resolutions=(_resolution(resolution, lowres),),
+        stem=Stem(widths=(c(8),), stride=2, act="hard-swish"),
+        stages=(_fixed(c(8), act="relu"), *searched),
+        head=Head(kind="pool-conv", widths=(c(128),), hidden=c(96), bias=True, act="hard-swish"),
+    )
+
+
 def tfnas(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
     """TF-NAS: eight operations a layer, depths from 1, middle widths continuous in [2, 4] or [4, 8] x input."""
     return _tfnas("tfnas", classes, resolution, width, lowres, se=True)
@@ -118,6 +138,7 @@ def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0,
 PRESETS: dict[str, Callable[..., SearchSpace]] = {
     "hardcore": hardcore,
     "hardcore-paper": hardcore_paper,
+    "hardcore-thin": hardcore_thin,
     "tfnas": tfnas,
     "tfnas-wose": tfnas_wose,
     "tfnas-mbv2": tfnas_mbv2,
@@ -179,9 +200,15 @@ def _tfnas(
     )
 
 
-def _hardcore_stage(width: int, stride: int, act: Activation, depth: tuple[int, int] = (2, 4)) -> Stage:
+def _hardcore_stage(
+    width: int,
+    stride: int,
+    act: Activation,
+    depth: tuple[int, int] = (2, 4),
+    expands: tuple[int, ...] = (3, 4, 6),
+) -> Stage:
     return Stage.of(
-        width, depth=depth, kernels=(3, 5), expands=(3, 4, 6), se=(0.0, 0.25), stride=stride, act=act, per="block"
+        width, depth=depth, kernels=(3, 5), expands=expands, se=(0.0, 0.25), stride=stride, act=act, per="block"
     )
 
 

@@ -76,6 +76,7 @@ def inherited(
     recalibrate: Recalibrate,
     *,
     split: str = "val",
+    limit: int | None = None,
     seed: int = 0,
     progress: Tracker | None = None,
 ) -> Tensor:
@@ -84,7 +85,9 @@ def inherited(
     shown, rows = progress or Quiet(), []
     shown.start("judging sub-networks", len(architectures))
     for number, architecture in enumerate(architectures):
-        rows.append(subnetwork_correct(supernet, architecture, data, extract, recalibrate, batches, split=split))
+        rows.append(
+            subnetwork_correct(supernet, architecture, data, extract, recalibrate, batches, split=split, limit=limit)
+        )
         shown.update(number + 1, f"{float(rows[-1].double().mean()):.1%}")
     shown.stop()
     return torch.stack(rows)
