@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugnet.nets import build
 from snugnet.nets.supernet import Supernet
+from snugnet.search.objective import fixed_weights
 from snugnet.space import heaviest, preset, sample
 
 LAST = torch.channels_last
@@ -117,8 +118,9 @@ class Bench:
         n = len(self.images)
         alpha = [self._one_hot(n, len(block.parts)) for block in self.supernet.blocks()]
         beta = [self._one_hot(n, len(stage.depths)) for stage in self.space.stages]
-        loss = F.cross_entropy(self.supernet(self.images, alpha, beta), self.labels)
-        torch.autograd.grad(loss, [*alpha, *beta])
+        with fixed_weights(self.supernet):
+            loss = F.cross_entropy(self.supernet(self.images, alpha, beta), self.labels)
+            torch.autograd.grad(loss, [*alpha, *beta])
 
     def _one_hot(self, n: int, options: int) -> torch.Tensor:
         chosen = torch.from_numpy(self.rng.integers(options, size=n))

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugnet.nets.blocks import activation, gate
+from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
 from snugnet.space.plan import BlockPart
 from snugnet.space.space import Activation, Gate
@@ -47,6 +48,16 @@ def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:
         mean, var, weight, bias = (prefix(tensor, channels) for tensor in (mean, var, weight, bias))
     momentum = 0.0 if norm.momentum is None else norm.momentum
     return F.batch_norm(x, mean, var, weight, bias, training, momentum, norm.eps)
+
+
+def pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """A 1x1 convolution: on a CPU, in channels-last memory, a matrix product of the same numbers.
+
+    A convolution call prepares itself anew for its three kernels, which on batches of a few images costs as much as its
+    arithmetic (docs/LOG.md)."""
+    if x.is_cpu and x.is_contiguous(memory_format=torch.channels_last):
+        return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1)).permute(0, 3, 1, 2)
+    return F.conv2d(x, weight)
 
 
 def prefix(weight: Tensor, *sizes: int) -> Tensor:
@@ -158,9 +169,9 @@ class ElasticOperation(nn.Module):
         if len({*most}) == 1 and chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
             # Small maps: joining the images costs less than a second gradient as large as the weight.
             joined = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
-            y = F.conv2d(joined, self._projection(most[0], out_channels))
+            y = pointwise(joined, self._projection(most[0], out_channels))
         else:
-            pieces = [F.conv2d(d, self._projection(width, out_channels)) for d, width in zip(chunks, most)]
+            pieces = [pointwise(d, self._projection(width, out_channels)) for d, width in zip(chunks, most)]
             y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return batch_norm(y, self._norm(self.project), out_channels)
 
@@ -177,7 +188,7 @@ class ElasticOperation(nn.Module):
             mixture = term if mixture is None else mixture + term
         assert mixture is not None
         norm = self._norm(self.project)
-        y = batch_norm(F.conv2d(mixture, self._projection(self.middle, self.out_channels)), norm, self.out_channels)
+        y = batch_norm(pointwise(mixture, self._projection(self.middle, self.out_channels)), norm, self.out_channels)
         if norm.training:
             return y
         # BN's shift belongs to every choice: weigh it too, so that the result is linear in the weights off the simplex.
@@ -236,7 +247,7 @@ class ElasticOperation(nn.Module):
         if self.expand is None:
             return x
         conv = self._conv(self.expand)
-        y = F.conv2d(x, prefix(conv, middle, x.shape[1]))
+        y = pointwise(x, prefix(conv, middle, x.shape[1]))
         out: Tensor = self.act(batch_norm(y, self._norm(self.expand), middle))
         return out
 
@@ -246,12 +257,12 @@ class ElasticOperation(nn.Module):
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
             weight = weight[:, :, cut:-cut, cut:-cut]
-        y = F.conv2d(x, weight, stride=self.stride, padding=kernel // 2, groups=middle)
+        y = depthwise(x, weight, self.stride)
         out: Tensor = self.act(batch_norm(y, self._norm(unit), middle))
         return out
 
     def _project(self, d: Tensor, middle: int, out_channels: int) -> Tensor:
-        return batch_norm(F.conv2d(d, self._projection(middle, out_channels)), self._norm(self.project), out_channels)
+        return batch_norm(pointwise(d, self._projection(middle, out_channels)), self._norm(self.project), out_channels)
 
     def _projection(self, middle: int, out_channels: int) -> Tensor:
         return prefix(self._conv(self.project), out_channels, middle)

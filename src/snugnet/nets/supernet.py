@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from snugnet.errors import BadInput, BadSpace
 from snugnet.nets.blocks import activation, conv_unit, initialise
-from snugnet.nets.elastic import batch_norm, prefix, prefix_mask
+from snugnet.nets.elastic import batch_norm, pointwise, prefix, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture, find_choice
@@ -237,7 +237,7 @@ class ElasticHead(nn.Module):
         assert isinstance(act, nn.Module)
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        out: Tensor = act(batch_norm(F.conv2d(x, prefix(conv.weight, width, x.shape[1])), norm, width))
+        out: Tensor = act(batch_norm(pointwise(x, prefix(conv.weight, width, x.shape[1])), norm, width))
         return out
 
 

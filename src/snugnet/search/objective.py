@@ -11,8 +11,9 @@ differentiated (`expected`).
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.files import read_text, sha256, write_text
@@ -142,6 +143,19 @@ def weights_id(supernet: Supernet) -> str:
     return sha256(b"".join(parts))
 
 
+@contextlib.contextmanager
+def fixed_weights(network: nn.Module) -> Iterator[None]:
+    """Inside, nothing is recorded for gradients of the weights: only those of alpha and beta are wanted."""
+    wanted = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+
+
 @final
 class RelaxedObjective:
     """Loss and gradient of the relaxed super-network on validation batches chosen by the step's number."""
@@ -171,8 +185,9 @@ class RelaxedObjective:
         count = len(labels) if self.kind == "sampled" else None
         a = [self._weights(vector, count, rng) for vector in alpha]
         b = [self._weights(vector, count, rng) for vector in beta]
-        loss = F.cross_entropy(self.supernet(images, a, b), labels)
-        gradients = torch.autograd.grad(loss, [*a, *b])
+        with fixed_weights(self.supernet):
+            loss = F.cross_entropy(self.supernet(images, a, b), labels)
+            gradients = torch.autograd.grad(loss, [*a, *b])
         self.images += len(labels)
         flat = [(g.sum(0) if g.dim() == 2 else g).double().cpu().numpy() for g in gradients]
         return float(loss.detach()), flat[: len(a)], flat[len(a) :]
