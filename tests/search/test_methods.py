@@ -12,8 +12,9 @@ from snugnet.budget import Budget, cheapest, dearest, feasible
 from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infeasible, TableMismatch, UnknownName
 from snugnet.nets import Supernet
 from snugnet.search import Bcsfw, Evolution, Instant, Judge, Random, SearchResult, front, load_result, search
+from snugnet.search.bcsfw import MeanGradient
 from snugnet.search.method import arena
-from snugnet.search.objective import RelaxedObjective
+from snugnet.search.objective import RelaxedObjective, fixed_weights
 from snugnet.search.within import Within
 from snugnet.search.worths import corrected, features, from_paths
 from snugnet.solve import enumerate_choices
@@ -252,6 +253,52 @@ def test_options_of_bcsfw(tiny_supernet, digits, tables, judge):
         {"schedule": "fixed", "momentum": 0.9},
         {"projection": "alternating"},
         {"projection": "argmax"},
+        {"candidates": 1},
+        {"head_start": 30},
     ):
         method = replace(QUICK["bcsfw"], **change)
         assert search(tiny_supernet, digits, tables, {"latency": "60%"}, method, judge=judge).fits
+
+
+def test_bcsfw_judges_its_candidates_and_returns_the_best(tiny_supernet, digits, tables, judge):
+    found = search(tiny_supernet, digits, tables, {"latency": "60%"}, QUICK["bcsfw"], judge=judge)
+    rows = found.details["candidates"]
+    assert 2 <= len(rows) <= QUICK["bcsfw"].candidates
+    assert len({row["network"] for row in rows}) == len(rows)
+    assert found.loss == min(row["loss"] for row in rows)
+    bare = search(tiny_supernet, digits, tables, {"latency": "60%"}, replace(QUICK["bcsfw"], candidates=1), judge=judge)
+    assert str(bare.architecture) == rows[0]["network"]  # the projection comes first, as published
+    with pytest.raises(BadInput, match="candidates must be positive"):
+        search(tiny_supernet, digits, tables, {}, replace(QUICK["bcsfw"], candidates=0), judge=judge)
+
+
+def test_the_mean_gradient_weighs_options_where_they_run(tiny_supernet, tables):
+    """Gradients that come from a known additive loss rank options as it does, whatever the point they were taken at."""
+    space = tiny_supernet.space
+    inside = arena(space, tables, Budget({"latency": "70%"})).problem_set
+    rng = np.random.default_rng(0)
+    worth = [rng.normal(size=len(stage.choices)) for stage in space.stages for _ in range(stage.max_depth)]
+    level = [rng.normal(size=len(stage.depths)) for stage in space.stages]
+    mean = MeanGradient()
+    for _ in range(4):
+        alpha = [rng.dirichlet(np.ones(len(row))) for row in worth]
+        beta = [rng.dirichlet(np.ones(len(row))) for row in level]
+        running = [
+            float(beta[s][np.array(stage.depths) > position].sum())
+            for s, stage in enumerate(space.stages)
+            for position in range(stage.max_depth)
+        ]
+        mean.add(space, alpha, beta, [w * share for w, share in zip(worth, running)], level)
+    values = mean.values(inside)
+    found = [np.array(row) for row in values.options]
+    for told, row in zip(found, worth):
+        if len(row) > 1:  # up to one constant in a slot and one factor in all
+            assert list(np.argsort(-told)) == list(np.argsort(row))
+    again = MeanGradient.from_json(json.loads(json.dumps(mean.to_json())))
+    assert all(np.array_equal(a, b) for a, b in zip(again.values(inside).options, values.options))
+
+
+def test_weights_are_fixed_only_while_the_relaxed_gradient_is_taken(tiny_supernet):
+    with fixed_weights(tiny_supernet):
+        assert not any(p.requires_grad for p in tiny_supernet.parameters())
+    assert all(p.requires_grad for p in tiny_supernet.parameters())

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from snugnet.budget import FeasibleSet
 from snugnet.errors import DamagedFile
 from snugnet.nets import Supernet
+from snugnet.search.objective import placed
 from snugnet.solve import Values
 from snugnet.space.architecture import Architecture
 from snugnet.space.genes import Genes, encode
@@ -127,12 +128,13 @@ def split(space: SearchSpace, flat: Floats) -> tuple[list[list[Floats]], list[Fl
 def from_paths(supernet: Supernet, data: Data, *, paths: int, limit: int | None, seed: int, batch: int = 128) -> Worths:
     """Step 1: every validation image takes `paths` random paths; regression of its loss on what it took."""
     space, device = supernet.space, next(supernet.parameters()).device
-    supernet.eval()
+    move: Any = supernet.eval().to  # the overload with a memory format is missing from torch's type stubs
+    move(memory_format=torch.channels_last)
     size = columns(space)
     gram, moment, power, rows, count = np.zeros((size, size)), np.zeros(size), 0.0, 0, 0
     with torch.no_grad():
         for number, (images, labels) in enumerate(data.batches("val", batch, limit=limit)):
-            images, labels = images.to(device), labels.to(device)
+            images, labels = placed(images, device), labels.to(device)
             x, y = [], []
             for turn in range(paths):
                 taken = supernet.sample_paths(len(labels), Dice(seed).at("worths", number, turn).numpy())
