@@ -143,7 +143,7 @@ def test_bad_input_gets_one_line_and_code_2(snug, run_folder, tmp_path):
         (["predict", str(tmp_path / "none.onnx"), picture], "none.onnx could not be read"),
         (["predict", str(tmp_path / "cut.onnx"), picture], "cut.onnx must"),
         (["predict", str(tmp_path / "cut.safetensors"), picture], "cut.safetensors must"),
-        (["predict", str(tmp_path / "net.pth"), picture], "Pickles are never read"),
+        (["predict", str(tmp_path / "net.pth"), picture], "a .onnx or .safetensors file, or a run folder, got"),
         (["predict", str(tmp_path), picture], "network.safetensors is missing"),
         (["export", str(tmp_path)], "network.safetensors is missing"),
         (["export", str(tmp_path / "none.safetensors")], "no such file"),

@@ -22,7 +22,7 @@ Networks = Annotated[int, typer.Option("--networks", help="How many networks to 
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
 InSpace = Annotated[str | None, typer.Option("--space", help="The table's space, where it is not a preset.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
-Seed = Annotated[int, typer.Option("--seed", help="Draws the networks and the order of timing.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the networks and the order of timing.")]
 
 
 def check(

@@ -14,7 +14,7 @@ from snugnet.progress import Quiet, Shown, Tracker
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
-Seed = Annotated[int, typer.Option("--seed", help="Which random sub-networks.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random sub-networks.")]
 Given = Annotated[
     Path | None, typer.Option("--architectures", help="A file with an architecture a line, instead of random ones.")
 ]

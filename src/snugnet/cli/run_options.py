@@ -25,7 +25,7 @@ TableFiles = Annotated[
     ),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of all that is random in the search.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random in the search.")]
 
 
 def read_tables(folder: Path, words: list[str] | None) -> dict[str, CostTable]:

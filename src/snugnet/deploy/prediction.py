@@ -71,6 +71,12 @@ def open_predictor(path: str | Path, *, threads: int = 1) -> Predictor:
             classes=graph.classes,
             logits=graph,
         )
+    if not Path(path).is_dir() and Path(path).suffix.lower() != ".safetensors":
+        raise BadInput(
+            "a network to predict with must be a .onnx or .safetensors file, or a run folder",
+            value=str(path),
+            remedy="Pickles are never read; `snugnet export` writes the others.",
+        )
     read = read_network(path)
     return Predictor(
         card=read.card,
@@ -86,7 +92,9 @@ def predict(predictor: Predictor, images: Sequence[str | Path], *, top: int | No
     kept = min(3, predictor.classes) if top is None else top
     if not 1 <= kept <= predictor.classes:
         raise BadInput(
-            f"top must lie in 1..{predictor.classes}, the number of classes", value=top, remedy="Ask for fewer."
+            f"top must lie in 1..{predictor.classes}, the number of classes",
+            value=top,
+            remedy=f"Ask for 1 to {predictor.classes}.",
         )
     found = []
     for start in range(0, len(images), BATCH):
