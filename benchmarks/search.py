@@ -306,8 +306,9 @@ def main() -> None:
     facts: dict[str, Any] = {
         "name": bench.name,
         "date": datetime.now(UTC).date().isoformat(),
-        "about": f"{space.name}, {bench.table.resource} of {bench.table.origin.get('device', 'a table')}; accuracies on "
-        f"{min(4000, bench.data.size('test'))} test images, searches on {min(2000, bench.data.size('val'))} of validation.",
+        "about": f"Space {space.name}, {bench.table.resource} on {bench.table.origin['device']['device']}. Accuracies on "
+        f"{min(4000, bench.data.size('test'))} test images; searches see {min(2000, bench.data.size('val'))} others. "
+        "Evaluations are shared by all methods and budgets, and seconds count new ones only.",
     }
     work = {
         "further": lambda: further_budget(bench),
