@@ -1,6 +1,7 @@
 """The whole way from data to a certified network, on the smallest of everything; killed, damaged and misused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,16 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
     assert code == 0
     assert found["fits"]
     assert {"architecture", "predicted", "limits", "fits", "accuracy", "seconds"} <= set(found)
+    few = ["paths=4", "images=64", "evidence=8", "most_evidence=8", "candidates=2"]
+    options = [word for option in few for word in ("--option", option)]
+    code, out, err = snug(
+        *words[:5], "instant", *options, "--threads", "1", "--worths", "--out", str(tmp_path / "s.json")
+    )
+    assert code == 0, err
+    places = re.findall(r"stage \d, (?:block \d|depth)", out)
+    assert places, out
+    assert out.count(" +- ") >= 2 * len(places)  # every choice with its standard error
+    assert "correlation" in err
     code, out, _ = snug("front", str(run), "--resource", "params", "--points", "2", "--csv", str(tmp_path / "f.csv"),
                         "--plot", str(tmp_path / "f.svg"), "--threads", "1", "--json")  # fmt: skip
     assert code == 0
@@ -227,6 +238,8 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
         (["search", "RUN", "--budget", "params=60%", "--option", "step=1"], "Did you mean 'steps'"),
         (["search", "RUN", "--budget", "params=60%", "--option", "steps=abc"], "option steps of bcsfw"),
         (["search", "RUN", "--budget", "params=60%", "--table", "missing.json"], "missing.json"),
+        (["search", "RUN", "--budget", "params=60%", "--worths"], "only the instant method learns worths"),
+        (["search", "RUN", "--budget", "params=60%", "--seed", "-1"], "greater than or equal to 0"),
         (["front", "RUN", "--resource", "latncy"], "Did you mean 'latency'"),
         (["finetune", "nowhere"], "folder of a trained run"),
     ],

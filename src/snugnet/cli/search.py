@@ -13,6 +13,7 @@ from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_f
 from snugnet.errors import BadInput
 from snugnet.files import write_json
 from snugnet.progress import Quiet, Shown
+from snugnet.space.space import SearchSpace
 from snugnet.units import show
 
 Limits = Annotated[
@@ -24,6 +25,9 @@ Limits = Annotated[
 Method = Annotated[str, typer.Option("--method", help="bcsfw, instant, evolution or random.")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
+]
+ShowWorths = Annotated[
+    bool, typer.Option("--worths", help="With instant: print what every choice is worth, with its standard error.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the result (default: RUN/search.json).")]
 
@@ -37,11 +41,14 @@ def search(
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = None,
+    worths: ShowWorths = False,
     json: Json = False,
 ) -> None:
     """Find the most accurate network of a trained run within every budget."""
     from snugnet.search import search as run_search
 
+    if worths and method != "instant":
+        raise BadInput("only the instant method learns worths", value=method, remedy="Add --method instant.")
     limits, tables = read_limits(budget), read_tables(run, table)
     opened = open_for_search(run, threads)
     found = run_search(
@@ -68,10 +75,42 @@ def search(
         title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images, {found.seconds:.1f} s"
         print_table(title, ["budget", "predicted", "limit", "used"], rows)
         print(found.architecture)
+        if worths:
+            _print_worths(found.details["worths"], opened.supernet.space)
+        if "prediction" in found.details:
+            say(
+                f"worths of choices predict the loss of networks they were not fitted to: {found.details['prediction']}"
+            )
         kept = {name: table.margin for name, table in tables.items() if name in found.limits and table.margin}
         for name, margin in kept.items():
             say(f"asked: {name} <= {limits[name]}; {margin:.1%} of it is kept free, so that it fits as measured")
     say(f"read {run / 'supernet.safetensors'}; wrote {path}")
+
+
+def _print_worths(saved: dict[str, Any], space: SearchSpace) -> None:
+    """Loss that every choice adds against the mean of its place, in thousandths, and its standard error."""
+    import numpy as np
+
+    from snugnet.search.worths import split
+
+    (options, depths), (doubts, depth_doubts) = (split(space, np.array(saved[key])) for key in ("loss", "error"))
+    rows = []
+    for s, stage in enumerate(space.stages):
+        for d, (worth, doubt) in enumerate(zip(options[s], doubts[s])):
+            names = [choice.label for choice in stage.choices]
+            rows.append([f"stage {s + 1}, block {d + 1}", _cells(names, worth, doubt)])
+        rows.append(
+            [f"stage {s + 1}, depth", _cells([str(depth) for depth in stage.depths], depths[s], depth_doubts[s])]
+        )
+    several = [row for row in rows if " +- " in row[1]]
+    print_table("Loss added by each choice, in thousandths (less is better)", ["place", "choices"], several, left=2)
+
+
+def _cells(names: list[str], worth: Any, doubt: Any) -> str:
+    if len(names) == 1:
+        return ""
+    middle = sum(worth) / len(worth)
+    return "  ".join(f"{n} {1e3 * (w - middle):+.1f} +- {1e3 * e:.1f}" for n, w, e in zip(names, worth, doubt))
 
 
 def read_options(words: list[str]) -> dict[str, Any]:
