@@ -260,9 +260,10 @@ def table(facts: dict[str, Any]) -> str:
         worst = said["argmax"]
         lines += [
             "",
-            f"Arg-max of the last point: over budget in {worst['argmax_broken']:.0%} of the budgets, by up to ",
+            f"Arg-max of the last point: over budget in {worst['argmax_broken']:.0%} of the budgets, by up to "
+            f"{worst['argmax_worst']:.1%}; exact projection: {worst['exact_broken']:.0%}.",
+            "",
         ]
-        lines[-1] += f"{worst['argmax_worst']:.1%}; exact projection: {worst['exact_broken']:.0%}.", ""
     if said := facts.get("regret"):
         lines += [
             f"All {said['networks']} networks of a small part judged (deviation of losses {said['deviation']}):",
