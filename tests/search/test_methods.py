@@ -16,7 +16,7 @@ from snugnet.search.bcsfw import MeanGradient
 from snugnet.search.method import arena
 from snugnet.search.objective import RelaxedObjective, fixed_weights
 from snugnet.search.within import Within
-from snugnet.search.worths import corrected, features, from_paths
+from snugnet.search.worths import Worths, corrected, features, from_paths
 from snugnet.solve import enumerate_choices
 from snugnet.space import preset, sample
 from snugnet.space.genes import decode
@@ -203,8 +203,6 @@ def test_regression_recovers_planted_worths(tiny_supernet):
 
 
 def from_paths_like(loss):
-    from snugnet.search.worths import Worths
-
     return Worths(loss=loss, error=np.full(len(loss), 0.1), paths=1, images=1)
 
 
@@ -222,6 +220,11 @@ def test_worths_of_paths_see_what_a_broken_choice_costs(tiny_supernet, digits):
     kernels = np.array([part.kernel for part in block.parts])
     errors = worths.error[: len(block.parts)]
     assert row[kernels == 5].min() - row[kernels == 3].max() > 3 * errors.max()
+    right, doubt = worths.right[: len(block.parts)], worths.right_error[: len(block.parts)]
+    assert right[kernels == 3].min() - right[kernels == 5].max() > 3 * doubt.max()
+    again = Worths.from_json(json.loads(json.dumps(worths.to_json())))
+    assert np.array_equal(again.right, worths.right)
+    assert np.array_equal(again.right_error, worths.right_error)
 
 
 def test_regret_against_full_enumeration(tiny_supernet, digits, tables):

@@ -88,25 +88,29 @@ def search(
 
 
 def _print_worths(saved: dict[str, Any], space: SearchSpace) -> None:
-    """Loss that every choice adds against the mean of its place, in thousandths, and its standard error."""
+    """What every choice adds against the mean of its place, in thousandths, and its standard error."""
     import numpy as np
 
     from snugnet.search.worths import split
 
-    (options, depths), (doubts, depth_doubts) = (split(space, np.array(saved[key])) for key in ("loss", "error"))
-    rows = []
-    for s, stage in enumerate(space.stages):
-        for d, (worth, doubt) in enumerate(zip(options[s], doubts[s])):
-            names = [choice.label for choice in stage.choices]
-            rows.append([f"stage {s + 1}, block {d + 1}", _cells(names, worth, doubt)])
-        rows.append(
-            [f"stage {s + 1}, depth", _cells([str(depth) for depth in stage.depths], depths[s], depth_doubts[s])]
-        )
-    several = [row for row in rows if " +- " in row[1]]
-    print_table("Loss added by each choice, in thousandths (less is better)", ["place", "choices"], several, left=2)
+    for worth, doubt, title in (
+        ("loss", "error", "Loss added by each choice, in thousandths (less is better)"),
+        ("right", "right_error", "Right answers added by each choice on mixed paths, in thousandths (more is better)"),
+    ):
+        if worth not in saved:
+            continue  # learnt before this was kept
+        (options, depths), (doubts, depth_doubts) = (split(space, np.array(saved[key])) for key in (worth, doubt))
+        rows = []
+        for s, stage in enumerate(space.stages):
+            names, numbers = [choice.label for choice in stage.choices], [str(depth) for depth in stage.depths]
+            for d, (row, errors) in enumerate(zip(options[s], doubts[s])):
+                rows.append([f"stage {s + 1}, block {d + 1}", _cells(names, row, errors)])
+            rows.append([f"stage {s + 1}, depth", _cells(numbers, depths[s], depth_doubts[s])])
+        print_table(title, ["place", "choices"], [row for row in rows if row[1]], left=2)
 
 
 def _cells(names: list[str], worth: Any, doubt: Any) -> str:
+    """Empty where there is nothing to choose."""
     if len(names) == 1:
         return ""
     middle = sum(worth) / len(worth)

@@ -1,9 +1,9 @@
 """What every choice is worth: a regression on random paths, corrected by real evaluations.
 
-1. *Paths.* In a few validation passes every image takes random paths of its own. The loss of image i on path p is
-   modelled as (difficulty of i) + sum of the worths of the choices taken. Every image takes several paths and its mean
-   is removed from both sides, so its difficulty, by far the largest noise, is gone. Least squares gives a worth and a
-   standard error for every choice in every position and for every depth.
+1. *Paths.* In a few validation passes every image takes random paths of its own. The loss of image i on path p (and
+   whether its answer is right) is modelled as (difficulty of i) + sum of the worths of the choices taken. Every image
+   takes several paths and its mean is removed from both sides, so its difficulty, by far the largest noise, is gone.
+   Least squares gives a worth and a standard error for every choice in every position and for every depth.
 2. *Evidence.* Mixed paths share batch-norm statistics, a shipped network has its own, and choices interact. So a few
    dozen networks are evaluated for real, and their losses y = a + b (x'w) + x'd + noise are fitted with the path worths
    w as prior: a and b free, d a normal correction of unknown size, all sizes by restricted maximum likelihood. More
@@ -62,6 +62,8 @@ class Worths:
     error: Floats
     paths: int
     images: int
+    right: Floats | None = None  # share of right answers added by every choice, on mixed paths
+    right_error: Floats | None = None
     prior: Prediction | None = None  # of path worths alone, on the evaluated networks
     left_out: Prediction | None = None  # of the combination, each network predicted without itself
 
@@ -73,6 +75,9 @@ class Worths:
     def to_json(self) -> dict[str, Any]:
         told = {n: None if p is None else vars(p) for n, p in (("prior", self.prior), ("left_out", self.left_out))}
         numbers = {"loss": self.loss.tolist(), "error": self.error.tolist()}
+        for name, values in (("right", self.right), ("right_error", self.right_error)):
+            if values is not None:
+                numbers[name] = values.tolist()
         return {**numbers, "paths": self.paths, "images": self.images, **told}
 
     @classmethod
@@ -83,6 +88,8 @@ class Worths:
                 error=np.array(value["error"], dtype=float),
                 paths=int(value["paths"]),
                 images=int(value["images"]),
+                right=np.array(value["right"], dtype=float) if "right" in value else None,
+                right_error=np.array(value["right_error"], dtype=float) if "right_error" in value else None,
                 prior=None if value["prior"] is None else Prediction(**value["prior"]),
                 left_out=None if value["left_out"] is None else Prediction(**value["left_out"]),
             )
@@ -131,29 +138,37 @@ def from_paths(supernet: Supernet, data: Data, *, paths: int, limit: int | None,
     move: Any = supernet.eval().to  # the overload with a memory format is missing from torch's type stubs
     move(memory_format=torch.channels_last)
     size = columns(space)
-    gram, moment, power, rows, count = np.zeros((size, size)), np.zeros(size), 0.0, 0, 0
+    gram, moment, power, rows, count = np.zeros((size, size)), np.zeros((size, 2)), np.zeros(2), 0, 0
     with torch.no_grad():
         for number, (images, labels) in enumerate(data.batches("val", batch, limit=limit)):
             images, labels = placed(images, device), labels.to(device)
             x, y = [], []
             for turn in range(paths):
                 taken = supernet.sample_paths(len(labels), Dice(seed).at("worths", number, turn).numpy())
-                losses = F.cross_entropy(supernet(images, taken), labels, reduction="none")
+                logits = supernet(images, taken)
+                losses = F.cross_entropy(logits, labels, reduction="none")
                 x.append(features(space, taken))
-                y.append(losses.double().cpu().numpy())
-            xs, ys = np.stack(x), np.stack(y)  # [paths, images, columns], [paths, images]
+                y.append(torch.stack([losses, (logits.argmax(1) == labels).to(losses)], dim=1).double().cpu().numpy())
+            xs, ys = np.stack(x), np.stack(y)  # [paths, images, columns], [paths, images, loss and right]
             xs = (xs - xs.mean(0)).reshape(-1, size)
-            ys = (ys - ys.mean(0)).reshape(-1)
+            ys = (ys - ys.mean(0)).reshape(-1, 2)
             gram += xs.T @ xs
             moment += xs.T @ ys
-            power += float(ys @ ys)
+            power += (ys**2).sum(0)
             rows, count = rows + len(ys), count + len(labels)
     freedom = max(1, rows - count - np.linalg.matrix_rank(gram))
     inverse = np.linalg.inv(gram + _RIDGE * max(np.trace(gram) / size, 1e-12) * np.eye(size))
-    worth = inverse @ moment
-    noise = max(power - 2 * worth @ moment + worth @ gram @ worth, 0.0) / freedom
-    error = np.sqrt(np.maximum(np.diag(inverse @ gram @ inverse) * noise, 0.0))
-    return Worths(loss=worth, error=error, paths=paths, images=count * paths)
+    worth = inverse @ moment  # [columns, loss and right]
+    noise = np.maximum(power - 2 * (worth * moment).sum(0) + (worth * (gram @ worth)).sum(0), 0.0) / freedom
+    error = np.sqrt(np.maximum(np.outer(np.diag(inverse @ gram @ inverse), noise), 0.0))
+    return Worths(
+        loss=worth[:, 0],
+        error=error[:, 0],
+        right=worth[:, 1],
+        right_error=error[:, 1],
+        paths=paths,
+        images=count * paths,
+    )
 
 
 def corrected(worths: Worths, space: SearchSpace, networks: Sequence[Architecture], losses: Sequence[float]) -> Worths:
@@ -178,6 +193,8 @@ def corrected(worths: Worths, space: SearchSpace, networks: Sequence[Architectur
         error=np.sqrt(doubt + (slope * worths.error) ** 2),
         paths=worths.paths,
         images=worths.images,
+        right=worths.right,
+        right_error=worths.right_error,
         prior=_agreement(prior, y),
         left_out=_agreement(left_out, y),
     )
