@@ -81,6 +81,10 @@ def search(
             say(
                 f"worths of choices predict the loss of networks they were not fitted to: {found.details['prediction']}"
             )
+        for name in found.limits:
+            if name in tables and (where := tables[name].origin.get("device")):
+                told = [f"{key} {where[key]}" for key in ("device", "threads", "processor") if key in where]
+                say(f"{name} as measured on {', '.join(told)}")
         kept = {name: table.margin for name, table in tables.items() if name in found.limits and table.margin}
         for name, margin in kept.items():
             say(f"asked: {name} <= {limits[name]}; {margin:.1%} of it is kept free, so that it fits as measured")
