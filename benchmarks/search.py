@@ -62,7 +62,7 @@ class Bench:
         self.name, self.supernet, self.data = str(run.recipe.name), run.supernet, run.data
         self.table = load_table(folder / "table.json")
         self.val = Judge(self.supernet, self.data, split="val")
-        self.test = Judge(self.supernet, self.data, split="test", limit=4000)
+        self.test = Judge(self.supernet, self.data, split="test", limit=None)
         self.kept = tempfile.TemporaryDirectory()
 
     def budgets(self, count: int, pairs: int) -> list[dict[str, str]]:
@@ -90,23 +90,23 @@ class Bench:
             "network": str(found.architecture),
             "fits": bool(limits.fits(found.architecture)),
             "accuracy": verdict.accuracy,
-            "validation_loss": found.loss,
+            "validation_value": found.value,
             "seconds": round(found.seconds, 2),
             "evaluated": found.evaluated,
         }
 
     def random(self, budget: dict[str, str], networks: int, tested: int) -> dict[str, float]:
         found = self.search(Random(networks=networks), budget)
-        losses = [row["loss"] for row in found.trace]
+        values = [row["value"] for row in found.trace]
         space = self.supernet.space
         some = [self.test(parse(row["network"], space)).accuracy for row in found.trace[:tested]]
-        best = self.test(parse(found.trace[int(np.argmin(losses))]["network"], space))
+        best = self.test(found.architecture)
         return {
             "mean": statistics.fmean(some),
             "deviation": statistics.stdev(some),
             "best": best.accuracy,
-            "validation_mean": statistics.fmean(losses),
-            "validation_best": min(losses),
+            "validation_mean": statistics.fmean(values),
+            "validation_best": found.value,
         }
 
 
@@ -123,17 +123,18 @@ def compare(bench: Bench, budgets: list[dict[str, str]], networks: int) -> list[
 
 
 def variants(bench: Bench, budgets: list[dict[str, str]], seeds: int) -> dict[str, Any]:
-    """Validation loss and test accuracy against random networks' mean at each budget, in the latter's deviations."""
+    """Validation value and test accuracy against random networks' mean at each budget, in the latter's deviations."""
     said: dict[str, Any] = {}
     around = [bench.random(budget, 40, 20) for budget in budgets]
     for name, method in {"default": BCSFW, **VARIANTS}.items():
         rows = [[bench.score(method, budget, seed) for seed in range(seeds)] for budget in budgets]
         gains = [statistics.fmean(r["accuracy"] for r in row) - by["mean"] for row, by in zip(rows, around)]
-        losses = [
-            statistics.fmean(r["validation_loss"] for r in row) - by["validation_mean"] for row, by in zip(rows, around)
+        values = [
+            statistics.fmean(r["validation_value"] for r in row) - by["validation_mean"]
+            for row, by in zip(rows, around)
         ]
         seconds = statistics.median(r["seconds"] for row in rows for r in row)
-        said[name] = {"accuracy": summary(gains), "validation_loss": summary(losses), "seconds": seconds}
+        said[name] = {"accuracy": summary(gains), "validation_value": summary(values), "seconds": seconds}
         print(name, json.dumps(said[name]), flush=True)
     said["argmax"] = broken_by_argmax(bench, budgets)
     return said
@@ -177,13 +178,13 @@ def part_of(supernet: Supernet, most: int) -> Supernet:
 
 
 def regret(bench: Bench, most: int) -> dict[str, Any]:
-    """What each method loses against the true optimum of a small space, in validation loss."""
+    """What each method loses against the true optimum of a small space, in validation value."""
     supernet = part_of(bench.supernet, most)
-    space, val = supernet.space, Judge(supernet, bench.data, split="val", limit=1000)
+    space, val = supernet.space, Judge(supernet, bench.data, split="val", limit=1000, closer=1000)
     everything = feasible(space, bench.table, {})
     networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
-    losses = {network: val(network).loss for network in networks}
-    said: dict[str, Any] = {"networks": len(networks), "deviation": round(statistics.stdev(losses.values()), 5)}
+    values = {network: val(network).value for network in networks}
+    said: dict[str, Any] = {"networks": len(networks), "deviation": round(statistics.stdev(values.values()), 5)}
     low, high = cheapest(space, bench.table).cost, dearest(space, bench.table).cost
     room = 1 + bench.table.margin
     budgets = [{"latency": f"{room * (low + x * (high - low)):.8g}ms"} for x in (0.15, 0.3, 0.45, 0.6, 0.75)]
@@ -191,10 +192,10 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
         lost, better = [], []
         for budget in budgets:
             limits = limits_of(space, bench.table, budget)
-            inside = [loss for network, loss in losses.items() if limits.fits(network)]
+            inside = [value for network, value in values.items() if limits.fits(network)]
             found = search(supernet, bench.data, bench.table, budget, method, 0, judge=val)
-            lost.append(found.loss - min(inside))
-            better.append(sum(loss < found.loss for loss in inside) / len(inside))
+            lost.append(max(inside) - found.value)
+            better.append(sum(value > found.value for value in inside) / len(inside))
         said[name] = {"regret": [round(x, 5) for x in lost], "share_of_networks_better": [round(x, 4) for x in better]}
         print("regret", name, json.dumps(said[name]), flush=True)
     return said
@@ -248,13 +249,13 @@ def table(facts: dict[str, Any]) -> str:
         best = summary([row["random"]["best"] - row["random"]["mean"] for row in rows])
         lines += [f"| best of 100 random | - | {_points(best)} | {100 * best['worst']:+.2f} | 0 | - |", ""]
     if said := facts.get("variants"):
-        lines += ["| Frank-Wolfe | accuracy minus mean of random | validation loss minus mean of random | s |"]
+        lines += ["| Frank-Wolfe | accuracy minus mean of random | validation value minus mean of random | s |"]
         lines += ["|---|---|---|---|"]
         for name, row in said.items():
             if name != "argmax":
-                loss = row["validation_loss"]
+                value = row["validation_value"]
                 lines.append(
-                    f"| {name} | {_points(row['accuracy'])} | {loss['mean']:+.4f} +- {loss['error']:.4f} "
+                    f"| {name} | {_points(row['accuracy'])} | {value['mean']:+.4f} +- {value['error']:.4f} "
                     f"| {row['seconds']:.1f} |"
                 )
         worst = said["argmax"]
@@ -266,10 +267,10 @@ def table(facts: dict[str, Any]) -> str:
         ]
     if said := facts.get("regret"):
         lines += [
-            f"All {said['networks']} networks of a small part judged (deviation of losses {said['deviation']}):",
+            f"All {said['networks']} networks of a small part judged (deviation of values {said['deviation']}):",
             "",
         ]
-        lines += ["| method | regret in validation loss, mean | share of networks better, mean |", "|---|---|---|"]
+        lines += ["| method | regret in validation value, mean | share of networks better, mean |", "|---|---|---|"]
         for name, row in said.items():
             if isinstance(row, dict):
                 lost, better = statistics.fmean(row["regret"]), statistics.fmean(row["share_of_networks_better"])

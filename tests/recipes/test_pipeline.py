@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from house import one_clear_line
+from snugnet.costs.table_file import load_table, save_table
 from snugnet.deploy.certificate import read_certificate
 
 RECIPE = """
@@ -249,6 +251,29 @@ def test_bad_words_to_the_verbs(finished, snug, words, message):
     assert code == 2
     assert one_clear_line(err), err
     assert message in err
+
+
+def test_a_table_of_another_device_is_taken_only_by_name(finished, tmp_path, snug):
+    """Measured here, it serves; with another processor in its origin it does not, unless its device is named."""
+    here, phone, board = (str(tmp_path / f"{name}.json") for name in ("here", "phone", "board"))
+    space = str(finished / "space.yaml")
+    assert snug("measure", "--space", space, "--out", here, "--seconds", "0.01")[0] == 0
+    table = load_table(here)
+    origin = table.origin
+    save_table(replace(table, origin={**origin, "device": {**origin["device"], "processor": "a telephone"}}), phone)
+    save_table(replace(table, origin={**origin, "device": {**origin["device"], "device": "a-board"}}), board)
+    words = ["search", str(finished / "run"), "--method", "random", "--option", "networks=2", "--threads", "1"]
+    words += ["--out", str(tmp_path / "found.json")]
+    code, _, err = snug(*words, "--table", here, "--budget", "latency=1s")
+    assert code == 0, err
+    for path, message in ((phone, "processor a telephone in the table"), (board, "a-board, which is not on this")):
+        code, _, err = snug(*words, "--table", path, "--budget", "latency=1s")
+        assert (code, one_clear_line(err)) == (2, True), err
+        assert message in err and f"--table latency@there={path}" in err
+    code, _, err = snug(*words, "--table", f"latency@phone={phone}", "--budget", "latency@phone=1s")
+    assert code == 0 and "a telephone" in err
+    code, _, err = snug("front", str(finished / "run"), "--table", phone)
+    assert (code, one_clear_line(err)) == (2, True), err
 
 
 def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):

@@ -13,6 +13,7 @@ from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infe
 from snugnet.nets import Supernet
 from snugnet.search import Bcsfw, Evolution, Instant, Judge, Random, SearchResult, front, load_result, search
 from snugnet.search.bcsfw import MeanGradient
+from snugnet.search.judge import FINALISTS, judged
 from snugnet.search.method import arena
 from snugnet.search.objective import RelaxedObjective, fixed_weights
 from snugnet.search.within import Within
@@ -54,7 +55,7 @@ def test_within_every_budget_and_deterministic(name, tiny_supernet, digits, tabl
         assert first.fits
         assert first.architecture == second.architecture
         assert set(first.predicted) == set(budget)
-        assert first.accuracy == judge(first.architecture).accuracy
+        assert first.accuracy == judge.closely(first.architecture).accuracy
         back = SearchResult.from_json(json.loads(json.dumps(first.to_json())), tiny_supernet.space)
         assert back == first
 
@@ -105,13 +106,14 @@ def test_judging_twice_costs_nothing_and_survives_a_torn_line(tiny_supernet, dig
     memory = tmp_path / "evaluations.jsonl"
     architecture = sample(tiny_supernet.space, np.random.default_rng(0))
     judge = Judge(tiny_supernet, digits, limit=50, memory=memory)
-    verdict = judge(architecture)
+    verdict, closer = judge(architecture), judge.closely(architecture)
     judge(architecture)
-    assert judge.evaluated == 1
+    assert judge.evaluated == 2
+    assert judge.images == 50 + digits.size("val")
     with memory.open("a") as stream:
         stream.write('{"network": "r8 c')
     again = Judge(tiny_supernet, digits, limit=50, memory=memory)
-    assert again(architecture) == verdict
+    assert (again(architecture), again.closely(architecture)) == (verdict, closer)
     assert again.evaluated == 0
     lines = memory.read_text().splitlines()
     memory.write_text("\n".join([lines[0], "garbage", *lines[1:]]) + "\n")
@@ -119,6 +121,34 @@ def test_judging_twice_costs_nothing_and_survives_a_torn_line(tiny_supernet, dig
         Judge(tiny_supernet, digits, limit=50, memory=memory)
     other = Supernet(tiny_supernet.space)
     assert Judge(other, digits, limit=50, memory=memory)._seen == {}  # other weights: not believed
+
+
+def test_value_asks_what_a_network_knows_and_not_how_sure_it_is():
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (400,), generator=rng)
+    logits = torch.randn(400, 5, generator=rng) + 1.5 * torch.nn.functional.one_hot(labels, 5)
+    plain = judged(logits, labels)
+    finest = min(float(torch.nn.functional.cross_entropy(logits * t, labels)) for t in torch.linspace(0.1, 4, 2000))
+    assert plain.tempered == pytest.approx(finest, abs=1e-5)
+    for scale in (0.3, 4.0):
+        other = judged(logits * scale, labels)
+        assert other.value == pytest.approx(plain.value, abs=1e-4)
+        assert other.loss > plain.loss
+    assert judged(logits[:, [1, 0, 2, 3, 4]], labels).value < plain.value
+    assert judged(100.0 * torch.nn.functional.one_hot(labels, 5), labels).value == pytest.approx(1.0)
+
+
+def test_the_best_few_are_looked_at_again_with_all_images(tiny_supernet, digits):
+    networks = [sample(tiny_supernet.space, np.random.default_rng(seed)) for seed in range(12)]
+    judge = Judge(tiny_supernet, digits, limit=40)
+    best = judge.best(networks)
+    few = sorted(dict.fromkeys(networks), key=lambda a: -judge(a).value)[:FINALISTS]
+    every = Judge(tiny_supernet, digits, limit=None)
+    assert best == max(few, key=lambda a: every(a).value)
+    assert judge.evaluated == len(set(networks)) + FINALISTS
+    bounded = Judge(tiny_supernet, digits, limit=40, closer=100)
+    bounded.best(networks[:1])
+    assert bounded.images == 40 + 100
 
 
 def test_a_result_over_budget_cannot_be_made(tiny_supernet, digits, tables, judge):
@@ -198,12 +228,14 @@ def test_regression_recovers_planted_worths(tiny_supernet):
     prior = from_paths_like(true + rng.normal(size=len(true)) * 0.5)
     fitted = corrected(prior, space, decode(genes, space), (x @ true + 3.0).tolist())
     fresh = features(space, sample_many(space, 200, rng))
-    assert np.corrcoef(fresh @ fitted.loss, fresh @ true)[0, 1] > 0.98
+    assert np.corrcoef(fresh @ fitted.value, fresh @ true)[0, 1] > 0.98
     assert fitted.left_out.correlation > fitted.prior.correlation
 
 
-def from_paths_like(loss):
-    return Worths(loss=loss, error=np.full(len(loss), 0.1), paths=1, images=1)
+def from_paths_like(value):
+    doubt = np.full(len(value), 0.1)
+    both = {"loss": -value, "loss_error": doubt, "right": value, "right_error": doubt}
+    return Worths(value=value, error=doubt, **both, paths=1, images=1)
 
 
 def test_worths_of_paths_see_what_a_broken_choice_costs(tiny_supernet, digits):
@@ -218,13 +250,14 @@ def test_worths_of_paths_see_what_a_broken_choice_costs(tiny_supernet, digits):
     worths = from_paths(supernet, digits, paths=8, limit=200, seed=0)
     row = worths.loss[: len(block.parts)]
     kernels = np.array([part.kernel for part in block.parts])
-    errors = worths.error[: len(block.parts)]
+    errors = worths.loss_error[: len(block.parts)]
     assert row[kernels == 5].min() - row[kernels == 3].max() > 3 * errors.max()
     right, doubt = worths.right[: len(block.parts)], worths.right_error[: len(block.parts)]
     assert right[kernels == 3].min() - right[kernels == 5].max() > 3 * doubt.max()
+    assert np.allclose(worths.value, worths.right - worths.loss)
     again = Worths.from_json(json.loads(json.dumps(worths.to_json())))
-    assert np.array_equal(again.right, worths.right)
-    assert np.array_equal(again.right_error, worths.right_error)
+    for name in ("value", "error", "loss", "loss_error", "right", "right_error"):
+        assert np.array_equal(getattr(again, name), getattr(worths, name))
 
 
 def test_regret_against_full_enumeration(tiny_supernet, digits, tables):
@@ -234,16 +267,16 @@ def test_regret_against_full_enumeration(tiny_supernet, digits, tables):
     inside = feasible(tiny_supernet.space, tables, budget)
     every = {inside.architecture(c) for c in enumerate_choices(inside.problem) if inside.problem.is_feasible(c)}
     some = sorted(every, key=str)[:: max(1, len(every) // 120)]
-    losses = sorted(judge(a).loss for a in some)
+    values = sorted(judge(a).value for a in some)
     for name in ("evolution", "instant"):
         found = search(tiny_supernet, digits, tables, budget, QUICK[name], judge=judge)
-        assert found.loss <= losses[len(losses) // 2]  # at least better than the median network
+        assert judge(found.architecture).value >= values[len(values) // 2]  # at least better than the median network
 
 
 def test_front_is_monotone_and_within(tiny_supernet, digits, tables, judge):
     points = front(tiny_supernet, digits, tables, "latency", 4, method=QUICK["instant"], judge=judge)
-    losses = [point.result.loss for point in points]
-    assert losses == sorted(losses, reverse=True)
+    values = [point.result.value for point in points]
+    assert values == sorted(values)
     for point in points:
         assert point.result.predicted["latency"] <= point.limit * (1 + 1e-9)
 
@@ -268,7 +301,8 @@ def test_bcsfw_judges_its_candidates_and_returns_the_best(tiny_supernet, digits,
     rows = found.details["candidates"]
     assert 2 <= len(rows) <= QUICK["bcsfw"].candidates
     assert len({row["network"] for row in rows}) == len(rows)
-    assert found.loss == min(row["loss"] for row in rows)
+    best = sorted(rows, key=lambda row: -row["value"])[:FINALISTS]
+    assert str(found.architecture) in {row["network"] for row in best}
     bare = search(tiny_supernet, digits, tables, {"latency": "60%"}, replace(QUICK["bcsfw"], candidates=1), judge=judge)
     assert str(bare.architecture) == rows[0]["network"]  # the projection comes first, as published
     with pytest.raises(BadInput, match="candidates must be positive"):

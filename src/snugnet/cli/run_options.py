@@ -9,7 +9,7 @@ import typer
 
 from snugnet.costs.table import CostTable
 from snugnet.costs.table_file import load_table
-from snugnet.errors import BadInput
+from snugnet.errors import BadInput, TableMismatch
 
 if TYPE_CHECKING:
     from snugnet.recipes.runs import Run
@@ -20,8 +20,8 @@ TableFiles = Annotated[
     typer.Option(
         "--table",
         metavar="FILE|NAME=FILE",
-        help="A table of measured costs (default: the run's table.json); repeat it with names for several devices: "
-        "latency@phone=phone.json.",
+        help="A table of measured costs (default: the run's table.json). One of another device has a name, which the "
+        "budget repeats: --table latency@phone=phone.json --budget latency@phone=40ms.",
     ),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
@@ -38,12 +38,34 @@ def read_tables(folder: Path, words: list[str] | None) -> dict[str, CostTable]:
         name, equals, path = word.partition("=")
         table = load_table(path if equals else word)
         key = name if equals else table.resource
+        if "@" not in key:
+            _require_this_device(table, path if equals else word)
         if key in tables:
             raise BadInput(
                 "two tables of one resource must be told apart", value=key, remedy=f"Name them: {key}@phone=FILE."
             )
         tables[key] = table
     return tables
+
+
+def _require_this_device(table: CostTable, path: str) -> None:
+    """Milliseconds of another device look like those of this one: they are taken only where the user names it."""
+    if table.origin.get("kind") != "measured":
+        return
+    from snugnet.devices.registry import DEVICES, by_name
+
+    there = table.origin["device"]
+    differs = f"device {there['device']}, which is not on this machine"
+    if there["device"] in DEVICES and not DEVICES[there["device"]].missing():
+        device = by_name(there["device"], threads=int(there["threads"]), precision=there["precision"])
+        differs = table.differences(device=device.fingerprint())
+    if differs:
+        raise TableMismatch(
+            f"{path} must be measured on this device, or be named for its own",
+            value=differs,
+            remedy=f"To search for that device: --table {table.resource}@there={path} with budgets "
+            f"{table.resource}@there=...; for this one: `snugnet measure`.",
+        )
 
 
 def open_for_search(folder: Path, threads: int | None) -> Run:

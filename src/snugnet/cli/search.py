@@ -79,7 +79,7 @@ def search(
             _print_worths(found.details["worths"], opened.supernet.space)
         if "prediction" in found.details:
             say(
-                f"worths of choices predict the loss of networks they were not fitted to: {found.details['prediction']}"
+                f"worths of choices predict the value of networks they were not fitted to: {found.details['prediction']}"
             )
         for name in found.limits:
             if name in tables and (where := tables[name].origin.get("device")):
@@ -98,11 +98,10 @@ def _print_worths(saved: dict[str, Any], space: SearchSpace) -> None:
     from snugnet.search.worths import split
 
     for worth, doubt, title in (
-        ("loss", "error", "Loss added by each choice, in thousandths (less is better)"),
+        ("value", "error", "Value (accuracy minus loss) added by each choice, in thousandths (more is better)"),
         ("right", "right_error", "Right answers added by each choice on mixed paths, in thousandths (more is better)"),
+        ("loss", "loss_error", "Loss added by each choice on mixed paths, in thousandths (less is better)"),
     ):
-        if worth not in saved:
-            continue  # learnt before this was kept
         (options, depths), (doubts, depth_doubts) = (split(space, np.array(saved[key])) for key in (worth, doubt))
         rows = []
         for s, stage in enumerate(space.stages):

@@ -65,8 +65,24 @@ class CostTable:
         batch: int | None = None,
         resolution: int | None = None,
     ) -> None:
-        """Raise `TableMismatch`, with all that differs, unless the table was made for this. Exact tables fit anywhere
-        except in another space."""
+        """Raise `TableMismatch`, with all that differs, unless the table was made for this."""
+        if found := self.differences(space=space, device=device, batch=batch, resolution=resolution):
+            raise TableMismatch(
+                f"a {self.resource} table must be used for what it was made for",
+                value=found,
+                remedy="Make a table for this with `snugnet measure`.",
+            )
+
+    def differences(
+        self,
+        *,
+        space: SearchSpace | None = None,
+        device: Mapping[str, str] | None = None,
+        batch: int | None = None,
+        resolution: int | None = None,
+    ) -> str:
+        """What the table was made for instead, in words; empty if nothing differs. Exact tables fit anywhere except in
+        another space."""
         differences = []
         if space is not None and self.origin.get("space_id") not in (None, space_id(space)):
             missing = [part.label for part in distinct_parts(space) if not self._holds(part)]
@@ -81,12 +97,7 @@ class CostTable:
             if resolution is not None and resolution not in self.origin["resolutions"]:
                 sizes = ", ".join(map(str, self.origin["resolutions"]))
                 differences.append(f"resolution {sizes} in the table, {resolution} here")
-        if differences:
-            raise TableMismatch(
-                f"a {self.resource} table must be used for what it was made for",
-                value="; ".join(differences),
-                remedy="Make a table for this with `snugnet measure`.",
-            )
+        return "; ".join(differences)
 
     @cached_property
     def _by_middle(self) -> dict[BlockPart, list[tuple[int, float]]]:

@@ -19,7 +19,7 @@ from snugnet.files import sha256, write_json
 from snugnet.nets import Network, Supernet, build, extract, extract_heaviest, recalibrate
 from snugnet.progress import Tracker
 from snugnet.recipes.recipe import FinetuneSection
-from snugnet.search.objective import weights_id
+from snugnet.search.judge import weights_id
 from snugnet.space.architecture import Architecture
 from snugnet.train import accuracy, methods, train
 from snugnet.train.data import Data

@@ -112,7 +112,7 @@ def explorer(files: RunFiles, space: SearchSpace, tables: dict[str, CostTable]) 
 def worth_of(
     architecture: Architecture, space: SearchSpace, options: list[list[Floats]], depths: list[Floats]
 ) -> float:
-    """The loss the saved worths give a network, up to a constant."""
+    """How much worse than others the saved worths make a network, up to a constant."""
     total = 0.0
     for index, (made, stage) in enumerate(zip(architecture.stages, space.stages)):
         total += float(depths[index][stage.depths.index(len(made.blocks))])
@@ -124,9 +124,9 @@ def worth_of(
 
 
 def _worths(files: RunFiles, space: SearchSpace) -> tuple[list[list[Floats]], list[Floats]]:
-    """Loss by [stage][position][choice] and [stage][depth], from the run's saved worths."""
+    """What is lost by [stage][position][choice] and [stage][depth], from the run's saved worths."""
     saved = (files["worths"] if "worths" in files else files["search"]["details"])["worths"]
-    flat = np.array(saved["loss"], dtype=float)
+    flat = -np.array(saved["value"], dtype=float)
     size = sum(stage.max_depth * len(stage.choices) + len(stage.depths) for stage in space.stages)
     if flat.shape != (size,) or not np.isfinite(flat).all():
         raise DamagedFile(f"saved worths must be {size} numbers", value=flat.shape, remedy="Learn them again.")

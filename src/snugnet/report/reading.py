@@ -122,6 +122,15 @@ def _yaml(path: Path) -> dict[str, Any]:
     return value
 
 
+def _evaluations(path: Path) -> list[dict[str, Any]]:
+    """Every network once, as it was seen with the most images."""
+    kept: dict[str, dict[str, Any]] = {}
+    for row in _lines(path):
+        if "network" in row and row.get("images", 0) >= kept.get(row["network"], {}).get("images", 0):
+            kept[row["network"]] = row
+    return list(kept.values())
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
     """One object a line; a last line that was cut off belongs to a run that is still going on, and is left out."""
     lines = read_text(path).splitlines()
@@ -157,7 +166,7 @@ _FILES: Final[dict[str, tuple[str, Callable[[Path], Any], str]]] = {
     "search": ("search.json", _object, "`snugnet search`"),
     "architecture": ("architecture.json", _object, "`snugnet search`"),
     "worths": ("search/worths.json", _object, "`snugnet front` (or `snugnet search --method instant`)"),
-    "evaluations": ("search/evaluations.jsonl", _lines, "`snugnet search`"),
+    "evaluations": ("search/evaluations.jsonl", _evaluations, "`snugnet search`"),
     "front": ("front.json", _object, "`snugnet front`"),
     "finetuning": ("finetune/**/train.jsonl", _lines, "`snugnet finetune`"),
     "accuracy": ("accuracy.json", _object, "`snugnet finetune`"),

@@ -20,8 +20,9 @@ import numpy as np
 from snugnet.budget import FeasibleSet
 from snugnet.errors import BadInput, UnknownName
 from snugnet.files import read_json, sha256, write_json
+from snugnet.search.judge import weights_id
 from snugnet.search.method import Found, SearchMethod, Task
-from snugnet.search.objective import Floats, GradientKind, RelaxedObjective, weights_id
+from snugnet.search.objective import Floats, GradientKind, RelaxedObjective
 from snugnet.solve import (
     Block,
     Choice,
@@ -75,18 +76,17 @@ class Bcsfw(SearchMethod):
         state, trace, mean = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace, mean)
         tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
-        judged = [task.judge(architecture) for architecture in tried] if len(tried) > 1 else []
-        best = min(range(len(judged)), key=lambda i: (judged[i].loss, i), default=0)
+        best = task.judge.best(tried)
         alpha, beta = inside.spread(state.point)
         details: dict[str, Any] = {
             "alpha": [a.tolist() for a in alpha],
             "beta": [b.tolist() for b in beta],
             "projection": self.projection,
-            "candidates": [{"network": str(a), "accuracy": v.accuracy, "loss": v.loss} for a, v in zip(tried, judged)],
+            "candidates": [{"network": str(a), **task.judge(a).to_json()} for a in tried],
         }
         alpha, beta = inside.spread(start)
         details |= {"start_alpha": [a.tolist() for a in alpha], "start_beta": [b.tolist() for b in beta]}
-        return Found(architecture=tried[best], images=objective.images, trace=trace, details=details)
+        return Found(architecture=best, images=objective.images, trace=trace, details=details)
 
     def _steps(
         self,

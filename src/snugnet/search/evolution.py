@@ -1,6 +1,6 @@
 """Evolution on inherited weights: mutation and crossover of a Pareto set, inside the limits by construction.
 
-Starts from random networks that fit, keeps those no other beats in both cost and loss, and breeds from them. Cost is
+Starts from random networks that fit, keeps those no other beats in both cost and value, and breeds from them. Cost is
 the largest share of a limit that a network uses (of its MACs where there is no limit). Children over a limit are
 redrawn, a bounded number of times, before they are looked at; no network is evaluated twice; the Pareto set is written
 after every round.
@@ -16,8 +16,8 @@ import numpy as np
 from snugnet.costs.analytic import macs
 from snugnet.errors import BadInput
 from snugnet.files import write_json
+from snugnet.search.judge import Verdict
 from snugnet.search.method import Found, SearchMethod, Task
-from snugnet.search.objective import Verdict
 from snugnet.space.architecture import Architecture
 from snugnet.space.plan import plan
 from snugnet.train.dice import Dice
@@ -51,18 +51,18 @@ class Evolution(SearchMethod):
             pairs = rng.integers(len(parents), size=(2, self.crossovers))
             children += within.cross([parents[i] for i in pairs[0]], [parents[i] for i in pairs[1]], rng)
             self._judge(task, judged, children)
-            best = min(judged.values(), key=lambda v: v.loss)
-            trace.append({"round": number + 1, "loss": best.loss, "accuracy": best.accuracy, "seen": len(judged)})
+            best = max(judged.values(), key=lambda v: v.value)
+            trace.append({"round": number + 1, **best.to_json(), "seen": len(judged)})
             self._keep(task, judged)
         task.progress.stop()
-        found = min(judged, key=lambda a: (judged[a].loss, str(a)))
+        found = task.judge.best(sorted(judged, key=str))
         return Found(architecture=found, trace=trace, details={"pareto": self._rows(task, judged)})
 
     def _judge(self, task: Task, judged: dict[Architecture, Verdict], networks: list[Architecture]) -> None:
         for architecture in networks:
             if architecture not in judged:
                 judged[architecture] = task.judge(architecture)
-            task.progress.update(len(judged), f"best loss {min(v.loss for v in judged.values()):.4f}")
+            task.progress.update(len(judged), f"best {max(v.value for v in judged.values()):.4f}")
 
     def _keep(self, task: Task, judged: dict[Architecture, Verdict]) -> None:
         if task.folder is not None:
@@ -72,8 +72,7 @@ class Evolution(SearchMethod):
         return [
             {
                 "architecture": str(a),
-                "accuracy": judged[a].accuracy,
-                "loss": judged[a].loss,
+                **judged[a].to_json(),
                 "predicted": task.arena.limits.cost(a),
             }
             for a in pareto(task, judged)
@@ -89,11 +88,11 @@ def burden(task: Task, architecture: Architecture) -> float:
 
 
 def pareto(task: Task, judged: dict[Architecture, Verdict]) -> list[Architecture]:
-    """Those that no other network beats in both burden and loss, by rising burden."""
-    rows = sorted(((burden(task, a), v.loss, str(a), a) for a, v in judged.items()), key=lambda row: row[:3])
+    """Those that no other network beats in both burden and value, by rising burden."""
+    rows = sorted(((burden(task, a), -v.value, str(a), a) for a, v in judged.items()), key=lambda row: row[:3])
     kept, best = [], np.inf
-    for _, loss, _, architecture in rows:
-        if loss < best:
+    for _, regret, _, architecture in rows:
+        if regret < best:
             kept.append(architecture)
-            best = loss
+            best = regret
     return kept

@@ -2,7 +2,7 @@
 
 Budgets spaced evenly between the cheapest and the dearest network; the instant method answers each in milliseconds, and
 its candidates are judged for real. A network that fits a smaller budget fits a larger one, so every point may take the
-best of all that was judged before it: accuracy never falls along the front for want of looking.
+best of all that was judged before it: the value (`judge`) never falls along the front for want of looking.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from snugnet.files import write_bytes
 from snugnet.nets import Supernet
 from snugnet.progress import Quiet, Tracker
 from snugnet.search.instant import Instant
-from snugnet.search.objective import Judge
+from snugnet.search.judge import Judge
 from snugnet.search.result import SearchResult
 from snugnet.search.search import search
 from snugnet.train.data import Data
@@ -43,6 +43,7 @@ class FrontPoint:
             "predicted": self.result.predicted,
             "accuracy": self.result.accuracy,
             "loss": self.result.loss,
+            "value": self.result.value,
             "architecture": str(self.result.architecture),
         }
 
@@ -77,7 +78,7 @@ def front(
         text = _text(float(amount), resource)
         how = method or Instant()
         result = search(supernet, data, limits.tables, {resource: text}, how, seed, out=out, judge=judge)
-        best = min([result, *(p.result for p in found)], key=lambda r: r.loss)
+        best = max([result, *(p.result for p in found)], key=lambda r: r.value)
         found.append(FrontPoint(limit=float(amount), result=best))
         shown.update(number + 1, f"{show(float(amount), resource)}: {best.accuracy:.1%}")
     shown.stop()

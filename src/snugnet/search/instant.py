@@ -13,8 +13,8 @@ from typing import Any, final
 
 from snugnet.errors import BadInput
 from snugnet.files import read_json, sha256, write_json
+from snugnet.search.judge import weights_id
 from snugnet.search.method import Found, SearchMethod, Task
-from snugnet.search.objective import weights_id
 from snugnet.search.worths import Worths, corrected, from_paths
 from snugnet.solve import best_choices
 from snugnet.space.architecture import Architecture
@@ -52,11 +52,7 @@ class Instant(SearchMethod):
         solve_seconds = time.monotonic() - learnt
         tried = [inside.architecture(choice) for choice in solved.found]
         tried += [a for a in known if inside.fits(a) and a not in tried]
-        trace = []
-        for architecture in tried:
-            verdict = task.judge(architecture)
-            trace.append({"network": str(architecture), "accuracy": verdict.accuracy, "loss": verdict.loss})
-        best = min(range(len(tried)), key=lambda i: (trace[i]["loss"], i))
+        trace = [{"network": str(a), **task.judge(a).to_json()} for a in tried]
         details: dict[str, Any] = {
             "worths": worths.to_json(),
             "solve_seconds": solve_seconds,
@@ -65,7 +61,7 @@ class Instant(SearchMethod):
             "prediction": str(worths.left_out),
             "prior": str(worths.prior),
         }
-        return Found(architecture=tried[best], images=worths.images, trace=trace, details=details)
+        return Found(architecture=task.judge.best(tried), images=worths.images, trace=trace, details=details)
 
     def learn(self, task: Task) -> tuple[Worths, list[Architecture]]:
         """The worths and the networks that were evaluated for them: from the run if it has them, else made now."""
@@ -78,22 +74,22 @@ class Instant(SearchMethod):
                 return Worths.from_json(saved["worths"]), networks[: int(saved["evidence"])]
         task.progress.start("learning what choices are worth", self.most_evidence)
         raw = from_paths(task.supernet, task.data, paths=self.paths, limit=self.images, seed=task.seed)
-        losses: list[float] = []
+        values: list[float] = []
         worths = raw
         for number, architecture in enumerate(networks, 1):
-            losses.append(task.judge(architecture).loss)
+            values.append(task.judge(architecture).value)
             task.progress.update(number, "" if worths.left_out is None else str(worths.left_out))
             if number >= self.evidence and (number - self.evidence) % _BATCH == 0:
-                worths = corrected(raw, task.supernet.space, networks[:number], losses)
+                worths = corrected(raw, task.supernet.space, networks[:number], values)
                 assert worths.left_out is not None
                 if worths.left_out.correlation - worths.left_out.error >= self.enough:
                     break
         else:
-            worths = corrected(raw, task.supernet.space, networks, losses)
+            worths = corrected(raw, task.supernet.space, networks, values)
         task.progress.stop()
         if path is not None:
-            write_json(path, {"of": identity, "evidence": len(losses), "worths": worths.to_json()})
-        return worths, networks[: len(losses)]
+            write_json(path, {"of": identity, "evidence": len(values), "worths": worths.to_json()})
+        return worths, networks[: len(values)]
 
     def _evidence(self, task: Task) -> list[Architecture]:
         """Both ends of the space and random networks between them; the same for every budget."""
@@ -106,5 +102,5 @@ class Instant(SearchMethod):
         return list(found)
 
     def _identity(self, task: Task) -> str:
-        words = f"{self.describe()} {task.seed} {weights_id(task.supernet)} {task.data.identity()}"
+        words = f"values/2 {self.describe()} {task.seed} {weights_id(task.supernet)} {task.data.identity()}"
         return sha256(words.encode())

@@ -18,7 +18,7 @@ from snugnet.budget.limits import Tables
 from snugnet.errors import BadSpace, Infeasible
 from snugnet.nets import Supernet
 from snugnet.progress import Tracker
-from snugnet.search.objective import Judge
+from snugnet.search.judge import Judge
 from snugnet.search.within import Within
 from snugnet.solve import roomiest
 from snugnet.space.architecture import Architecture

@@ -28,11 +28,10 @@ class Random(SearchMethod):
             verdicts.append(task.judge(architecture))
             task.progress.update(number + 1, f"best {max(v.accuracy for v in verdicts):.1%}")
         task.progress.stop()
-        best = min(range(len(drawn)), key=lambda i: (verdicts[i].loss, i))
         accuracies = [verdict.accuracy for verdict in verdicts]
-        trace = [{"network": str(a), "accuracy": v.accuracy, "loss": v.loss} for a, v in zip(drawn, verdicts)]
+        trace = [{"network": str(a), **v.to_json()} for a, v in zip(drawn, verdicts)]
         return Found(
-            architecture=drawn[best],
+            architecture=task.judge.best(drawn),
             trace=trace,
             details={"mean_accuracy": sum(accuracies) / len(accuracies), "best_accuracy": max(accuracies)},
         )

@@ -34,6 +34,7 @@ class SearchResult:
     limits: dict[str, float]
     accuracy: float
     loss: float
+    value: float  # what networks are chosen by (`judge`): greater is better
     seconds: float
     images: int  # that went through a network during the search
     evaluated: int  # networks judged for real
@@ -74,6 +75,7 @@ class SearchResult:
             "fits": self.fits,
             "accuracy": self.accuracy,
             "loss": self.loss,
+            "value": self.value,
             "seconds": self.seconds,
             "images": self.images,
             "evaluated": self.evaluated,
@@ -85,7 +87,7 @@ class SearchResult:
     def from_json(cls, value: Any, space: SearchSpace) -> SearchResult:
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise DamagedFile(f"a search result must be an object of format {FORMAT}", remedy="Search again.")
-        plain = ("method", "seed", "predicted", "limits", "accuracy", "loss", "seconds", "images", "evaluated")
+        plain = ("method", "seed", "predicted", "limits", "accuracy", "loss", "value", "seconds", "images", "evaluated")
         missing = [n for n in (*plain, "space", "budget", "layers", "trace", "details") if n not in value]
         if missing:
             raise DamagedFile("a search result lacks a field", value=missing[0], remedy="Search again.")

@@ -22,8 +22,8 @@ from snugnet.progress import Quiet, Tracker
 from snugnet.search.bcsfw import Bcsfw
 from snugnet.search.evolution import Evolution
 from snugnet.search.instant import Instant
+from snugnet.search.judge import Judge
 from snugnet.search.method import SearchMethod, Task, arena
-from snugnet.search.objective import Judge
 from snugnet.search.random import Random
 from snugnet.search.result import SearchResult
 from snugnet.train.data import Data
@@ -41,6 +41,7 @@ def search(
     *,
     out: str | Path | None = None,
     judged_images: int | None = 2000,
+    final_images: int | None = 10_000,
     tighten: dict[str, float] | None = None,
     judge: Judge | None = None,
     progress: Tracker | None = None,
@@ -50,7 +51,8 @@ def search(
 
     `tables`: cost tables for the limited resources (exact resources need none). `method`: a name with `options`, or a
     method object. With `out`, evaluations, worths and steps are kept there: a killed search goes on, a further budget
-    reuses what is known. `tighten`: factors on limits, after a network was measured over its budget.
+    reuses what is known. Networks are judged on `judged_images` of the validation split, the best few of them again
+    on `final_images` (None: all). `tighten`: factors on limits, after a network was measured over its budget.
     """
     how = make_method(method, options)
     asked = budget if isinstance(budget, Budget) else Budget(budget)
@@ -58,7 +60,7 @@ def search(
     folder = None if out is None else Path(out)
     began = time.monotonic()
     memory = None if folder is None else folder / "evaluations.jsonl"
-    judge = judge or Judge(supernet, data, limit=judged_images, memory=memory)
+    judge = judge or Judge(supernet, data, limit=judged_images, closer=final_images, memory=memory)
     before = judge.images, judge.evaluated
     task = Task(
         supernet=supernet,
@@ -70,7 +72,7 @@ def search(
         progress=progress or Quiet(),
     )
     found = how.run(task)
-    verdict = judge(found.architecture)
+    verdict = judge.closely(found.architecture)
     return SearchResult(
         method=how.name,
         seed=seed,
@@ -81,6 +83,7 @@ def search(
         limits=dict(field.limits.amounts),
         accuracy=verdict.accuracy,
         loss=verdict.loss,
+        value=verdict.value,
         seconds=time.monotonic() - began,
         images=found.images + judge.images - before[0],
         evaluated=judge.evaluated - before[1],

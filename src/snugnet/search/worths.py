@@ -1,15 +1,16 @@
 """What every choice is worth: a regression on random paths, corrected by real evaluations.
 
-1. *Paths.* In a few validation passes every image takes random paths of its own. The loss of image i on path p (and
-   whether its answer is right) is modelled as (difficulty of i) + sum of the worths of the choices taken. Every image
-   takes several paths and its mean is removed from both sides, so its difficulty, by far the largest noise, is gone.
-   Least squares gives a worth and a standard error for every choice in every position and for every depth.
+1. *Paths.* In a few validation passes every image takes random paths of its own. The loss of image i on path p, whether
+   its answer is right, and the second minus the first (its value) are modelled as (difficulty of i) + sum of the worths of
+   the choices taken. Every image takes several paths and its mean is removed from both sides, so its difficulty, by far
+   the largest noise, is gone. Least squares gives a worth and a standard error for every choice in every position and
+   for every depth.
 2. *Evidence.* Mixed paths share batch-norm statistics, a shipped network has its own, and choices interact. So a few
-   dozen networks are evaluated for real, and their losses y = a + b (x'w) + x'd + noise are fitted with the path worths
-   w as prior: a and b free, d a normal correction of unknown size, all sizes by restricted maximum likelihood. More
-   networks are evaluated until left-out ones are predicted well enough, or a bound is reached.
+   dozen networks are evaluated for real, and their values (`judge`) y = a + b (x'w) + x'd + noise are fitted with the path
+   worths w as prior: a and b free, d a normal correction of unknown size, all sizes by restricted maximum likelihood.
+   More networks are evaluated until left-out ones are predicted well enough, or a bound is reached.
 
-The result predicts the loss of any network as a sum over its choices: under any budget the best one is an integer
+The result predicts the value of any network as a sum over its choices: under any budget the best one is an integer
 programme. How well it predicts is stated beside it, with its standard error.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from snugnet.budget import FeasibleSet
 from snugnet.errors import DamagedFile
 from snugnet.nets import Supernet
-from snugnet.search.objective import placed
+from snugnet.search.judge import placed
 from snugnet.solve import Values
 from snugnet.space.architecture import Architecture
 from snugnet.space.genes import Genes, encode
@@ -37,13 +38,14 @@ from snugnet.train.data import Data
 from snugnet.train.dice import Dice
 
 Floats = NDArray[np.float64]
+_NUMBERS = ("value", "error", "loss", "loss_error", "right", "right_error")
 _RIDGE = 1e-3  # of the mean diagonal: only settles directions the data leaves open (indicators of one slot sum to one)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """How well predicted and true losses of networks agree: correlation, its standard error, on how many networks."""
+    """How well predicted and true values of networks agree: correlation, its standard error, on how many networks."""
 
     correlation: float
     error: float
@@ -56,40 +58,36 @@ class Prediction:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Worths:
-    """Loss added by every choice (negative is good), in the order of `features`; standard errors beside them."""
+    """Value added by every choice (positive is good), in the order of `features`; standard errors beside it."""
 
-    loss: Floats
+    value: Floats
     error: Floats
+    loss: Floats  # added by every choice on mixed paths, before any evidence
+    loss_error: Floats
+    right: Floats  # share of right answers, likewise
+    right_error: Floats
     paths: int
     images: int
-    right: Floats | None = None  # share of right answers added by every choice, on mixed paths
-    right_error: Floats | None = None
     prior: Prediction | None = None  # of path worths alone, on the evaluated networks
     left_out: Prediction | None = None  # of the combination, each network predicted without itself
 
     def values(self, inside: FeasibleSet) -> Values:
         """As the integer programme wants them: greater is better, positions and depths of the problem."""
-        options, depths = split(inside.space, -self.loss)
+        options, depths = split(inside.space, self.value)
         return inside.values([[row.tolist() for row in rows] for rows in options], [row.tolist() for row in depths])
 
     def to_json(self) -> dict[str, Any]:
         told = {n: None if p is None else vars(p) for n, p in (("prior", self.prior), ("left_out", self.left_out))}
-        numbers = {"loss": self.loss.tolist(), "error": self.error.tolist()}
-        for name, values in (("right", self.right), ("right_error", self.right_error)):
-            if values is not None:
-                numbers[name] = values.tolist()
+        numbers = {name: getattr(self, name).tolist() for name in _NUMBERS}
         return {**numbers, "paths": self.paths, "images": self.images, **told}
 
     @classmethod
     def from_json(cls, value: Any) -> Worths:
         try:
             return cls(
-                loss=np.array(value["loss"], dtype=float),
-                error=np.array(value["error"], dtype=float),
+                **{name: np.array(value[name], dtype=float) for name in _NUMBERS},
                 paths=int(value["paths"]),
                 images=int(value["images"]),
-                right=np.array(value["right"], dtype=float) if "right" in value else None,
-                right_error=np.array(value["right_error"], dtype=float) if "right_error" in value else None,
                 prior=None if value["prior"] is None else Prediction(**value["prior"]),
                 left_out=None if value["left_out"] is None else Prediction(**value["left_out"]),
             )
@@ -133,12 +131,12 @@ def split(space: SearchSpace, flat: Floats) -> tuple[list[list[Floats]], list[Fl
 
 
 def from_paths(supernet: Supernet, data: Data, *, paths: int, limit: int | None, seed: int, batch: int = 128) -> Worths:
-    """Step 1: every validation image takes `paths` random paths; regression of its loss on what it took."""
+    """Step 1: every validation image takes `paths` random paths; regression of its answers on what it took."""
     space, device = supernet.space, next(supernet.parameters()).device
     move: Any = supernet.eval().to  # the overload with a memory format is missing from torch's type stubs
     move(memory_format=torch.channels_last)
     size = columns(space)
-    gram, moment, power, rows, count = np.zeros((size, size)), np.zeros((size, 2)), np.zeros(2), 0, 0
+    gram, moment, power, rows, count = np.zeros((size, size)), np.zeros((size, 3)), np.zeros(3), 0, 0
     with torch.no_grad():
         for number, (images, labels) in enumerate(data.batches("val", batch, limit=limit)):
             images, labels = placed(images, device), labels.to(device)
@@ -148,22 +146,25 @@ def from_paths(supernet: Supernet, data: Data, *, paths: int, limit: int | None,
                 logits = supernet(images, taken)
                 losses = F.cross_entropy(logits, labels, reduction="none")
                 x.append(features(space, taken))
-                y.append(torch.stack([losses, (logits.argmax(1) == labels).to(losses)], dim=1).double().cpu().numpy())
-            xs, ys = np.stack(x), np.stack(y)  # [paths, images, columns], [paths, images, loss and right]
+                right = (logits.argmax(1) == labels).to(losses)
+                y.append(torch.stack([losses, right, right - losses], dim=1).double().cpu().numpy())
+            xs, ys = np.stack(x), np.stack(y)  # [paths, images, columns], [paths, images, (loss, right, value)]
             xs = (xs - xs.mean(0)).reshape(-1, size)
-            ys = (ys - ys.mean(0)).reshape(-1, 2)
+            ys = (ys - ys.mean(0)).reshape(-1, 3)
             gram += xs.T @ xs
             moment += xs.T @ ys
             power += (ys**2).sum(0)
             rows, count = rows + len(ys), count + len(labels)
     freedom = max(1, rows - count - np.linalg.matrix_rank(gram))
     inverse = np.linalg.inv(gram + _RIDGE * max(np.trace(gram) / size, 1e-12) * np.eye(size))
-    worth = inverse @ moment  # [columns, loss and right]
+    worth = inverse @ moment  # [columns, (loss, right, value)]
     noise = np.maximum(power - 2 * (worth * moment).sum(0) + (worth * (gram @ worth)).sum(0), 0.0) / freedom
     error = np.sqrt(np.maximum(np.outer(np.diag(inverse @ gram @ inverse), noise), 0.0))
     return Worths(
+        value=worth[:, 2],
+        error=error[:, 2],
         loss=worth[:, 0],
-        error=error[:, 0],
+        loss_error=error[:, 0],
         right=worth[:, 1],
         right_error=error[:, 1],
         paths=paths,
@@ -171,11 +172,11 @@ def from_paths(supernet: Supernet, data: Data, *, paths: int, limit: int | None,
     )
 
 
-def corrected(worths: Worths, space: SearchSpace, networks: Sequence[Architecture], losses: Sequence[float]) -> Worths:
-    """Step 2: path worths as prior, real losses as evidence; both kinds of prediction are judged."""
+def corrected(worths: Worths, space: SearchSpace, networks: Sequence[Architecture], values: Sequence[float]) -> Worths:
+    """Step 2: path worths as prior, real values as evidence; both kinds of prediction are judged."""
     x = features(space, encode(networks, space))
     x = x - x.mean(0)
-    y, prior = np.array(losses), x @ worths.loss
+    y, prior = np.array(values), x @ worths.value
     z = np.stack([np.ones(len(y)), prior - prior.mean()], axis=1)
     if np.ptp(prior) < 1e-12:
         z = z[:, :1]
@@ -188,13 +189,10 @@ def corrected(worths: Worths, space: SearchSpace, networks: Sequence[Architectur
     shift = (ratio / x.shape[1]) * x.T @ (projector @ y)
     doubt = spread * np.maximum(1 - (ratio / x.shape[1]) * np.einsum("ij,ik,kj->j", x, projector, x), 0.0)
     left_out = y - (projector @ y) / np.diag(projector)
-    return Worths(
-        loss=slope * worths.loss + shift,
+    return replace(
+        worths,
+        value=slope * worths.value + shift,
         error=np.sqrt(doubt + (slope * worths.error) ** 2),
-        paths=worths.paths,
-        images=worths.images,
-        right=worths.right,
-        right_error=worths.right_error,
         prior=_agreement(prior, y),
         left_out=_agreement(left_out, y),
     )
