@@ -23,17 +23,16 @@ from torch import Tensor
 
 from snugnet.costs.analytic import macs
 from snugnet.files import read_json, write_json
-from snugnet.nets import Supernet, build, extract, recalibrate
+from snugnet.nets import Supernet, extract, recalibrate
 from snugnet.recipes import find
 from snugnet.recipes.runs import fresh_supernet
 from snugnet.space import Architecture, SearchSpace, heaviest, lightest, mutate, plan
 from snugnet.train import methods, train
+from snugnet.train.alone import train_alone
 from snugnet.train.checkpoint import load_weights
 from snugnet.train.data import Data
-from snugnet.train.dice import Dice
 from snugnet.train.evaluate import correct
 from snugnet.train.method import Method
-from snugnet.train.methods import open_gates
 from snugnet.train.ranking import agreement, inherited, random_architectures, spread
 
 KINDS = ("multipath", "singlepath")
@@ -66,7 +65,6 @@ class Study:
             "batch": self.recipe.train.batch,
             "channels_last": self.recipe.train.channels_last,
             "threads": threads,
-            "judge": None,
             "tensorboard": False,
         }
 
@@ -82,7 +80,7 @@ class Study:
     def _trained(self, net: Supernet, method: Method, folder: Path, seed: int) -> None:
         weights = folder / "supernet.safetensors"
         if not weights.exists():
-            train(net, self.data, method, out=folder, seed=seed, **self.options)
+            train(net, self.data, method, out=folder, seed=seed, judge=None, **self.options)
         net.load_state_dict(load_weights(weights))
 
     def right(self, kind: str, seed: int, networks: list[Architecture], name: str, limit: int | None) -> Tensor:
@@ -105,16 +103,11 @@ class Study:
         """Right answers of one network trained from scratch with the settings of the second phase."""
         path = self.out / f"alone-{number}.json"
         if not path.exists():
-            kept = ("lr", "weight_decay", "label_smoothing", "mixup", "auto_augment", "shift", "mirror", "ema")
-            told = self.second.describe()
-            method = methods.scratch(**{name: told[name] for name in kept}, epochs=epochs, warmup_epochs=0.5)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(Dice(0).at("stand-alone", str(network)).number())
-                net = build(network, self.space)
-            open_gates(net)  # the super-networks' start
-            train(net, self.data, method, seed=0, out=self.out / f"alone-{number}", **self.options)
+            phases = (self.first, self.second)
+            folder = self.out / f"alone-{number}"
+            net = train_alone(network, self.space, self.data, phases, epochs=epochs, out=folder, **self.options)
             torch.set_num_threads(self.threads)
-            write_json(path, ["".join("01"[bit] for bit in correct(net.eval(), self.data, "val").int().tolist())])
+            write_json(path, ["".join("01"[bit] for bit in correct(net, self.data, "val").int().tolist())])
         return _bits(read_json(path))[0]
 
 

@@ -309,7 +309,8 @@ def main() -> None:
         "name": bench.name,
         "date": datetime.now(UTC).date().isoformat(),
         "about": f"Space {space.name}, {bench.table.resource} on {bench.table.origin['device']['device']}. Accuracies on "
-        f"{min(4000, bench.data.size('test'))} test images; searches see {min(2000, bench.data.size('val'))} others. "
+        f"{bench.data.size('test')} test images; searches see {min(2000, bench.data.size('val'))} others, of their last few "
+        f"networks {min(10_000, bench.data.size('val'))}. "
         "Evaluations are shared by all methods and budgets, and seconds count new ones only.",
     }
     work = {

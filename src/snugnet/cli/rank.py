@@ -85,34 +85,21 @@ def _inherited(opened: Any, chosen: list[Any], split: str, shown: Tracker) -> An
 
 def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Tracker) -> Any:
     """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
-    import torch
-
-    from snugnet.nets.build import build
-    from snugnet.train import methods
-    from snugnet.train import train as run_training
-    from snugnet.train.dice import Dice
+    from snugnet.train.alone import scratch_like, train_alone
     from snugnet.train.evaluate import correct
-    from snugnet.train.methods import open_gates
     from snugnet.train.ranking import stand_alone
 
     part, seed = opened.recipe.train, opened.recipe.seed
-    last = part.methods()[-1].describe()
-    kept = ("lr", "lr_per", "weight_decay", "label_smoothing", "mixup", "auto_augment", "shift", "mirror", "ema")
-    method = methods.scratch(**{name: last[name] for name in kept}, epochs=epochs, warmup_epochs=min(1.0, epochs / 5))
+    phases = part.methods()
     path = opened.folder / "stand_alone.json"
-    recipe = {"split": split, "batch": part.batch, "seed": seed, **method.describe()}
+    recipe = {"split": split, "batch": part.batch, "seed": seed, **scratch_like(phases[-1], epochs).describe()}
     saved = read_json(path) if path.exists() else {}
     known = saved.get("right", {}) if saved.get("recipe") == recipe else {}
+    options = {"batch": part.batch, "channels_last": part.channels_last}
 
     def train_one(architecture: Any) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(Dice(seed).at("stand-alone", str(architecture)).number())
-            net = build(architecture, opened.supernet.space)
-        if any(getattr(phase, "open_gates", False) for phase in part.methods()):
-            open_gates(net)  # the same start as the super-network's
-        run_training(
-            net, opened.data, method, seed=seed, batch=part.batch, channels_last=part.channels_last, judge=None
-        )
+        space = opened.supernet.space
+        net = train_alone(architecture, space, opened.data, phases, epochs=epochs, seed=seed, **options)
         return correct(net, opened.data, split)
 
     return stand_alone(chosen, train_one, known, lambda: _keep(path, recipe, known), shown)
