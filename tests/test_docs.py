@@ -35,8 +35,11 @@ def test_yaml_examples_are_spaces(text):
 
 def test_the_map_has_a_line_for_every_file():
     text = (ROOT / "docs" / "map.md").read_text()
-    sources = [p.relative_to(ROOT / "src" / "snugnet").as_posix() for p in (ROOT / "src" / "snugnet").rglob("*.py")]
+    kinds = ("py", "js", "css", "html", "yaml", "json")
+    home = ROOT / "src" / "snugnet"
+    sources = [p.relative_to(home).as_posix() for kind in kinds for p in home.rglob(f"*.{kind}")]
     missing = [s for s in sources if not s.endswith("__init__.py") and f"`{s}`" not in text]
-    gone = [s for s in re.findall(r"`([\w/]+\.py)`", text) if s not in sources and not (ROOT / s).exists()]
+    named = re.findall(rf"`([\w/-]+\.(?:{'|'.join(kinds)}))`", text)
+    gone = [s for s in named if "/" in s and s not in sources and not (ROOT / s).exists()]
     assert not missing, f"docs/map.md lacks: {missing}"
     assert not gone, f"docs/map.md names files that are gone: {gone}"

@@ -48,13 +48,15 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a network to an ONNX file that computes exactly what PyTorch computes, or write nothing."""
-    from snugnet.deploy.export import export as export_network  # these bring torch in: not for `snugnet --help`
+    from snugnet.deploy.export import check_path  # these bring torch in: not for `snugnet --help`
+    from snugnet.deploy.export import export as export_network
     from snugnet.deploy.network_file import find_network, read_network
 
     file = find_network(network)
     read = read_network(file)
     say(f"read {file}")
     target = out or file.with_suffix(".onnx")
+    check_path(target, ".onnx")
     found = _certificate(file, read, certificate)
     images = _images(file, read, image or [])
     say(f"exporting to {target}, which takes 5 to 60 seconds")

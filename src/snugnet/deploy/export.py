@@ -80,9 +80,9 @@ def export(
     `images` [N, C, H, W], prepared as for the network, are what the file is checked on besides random ones. A module of your
     own must say its `resolution` and `channels`; networks made here know them.
     """
-    _check_path(path, ".onnx")
+    check_path(path, ".onnx")
     if program is not None:
-        _check_path(program, ".pt2")
+        check_path(program, ".pt2")
     still, known = frozen_copy(network).cpu(), card or Card()
     shape = _shape(network, resolution, channels)
     check_finite(dict(still.state_dict()))
@@ -115,7 +115,8 @@ def export(
     )
 
 
-def _check_path(path: str | Path, ending: str) -> None:
+def check_path(path: str | Path, ending: str) -> None:
+    """Refuse a file nobody could use, before any work."""
     if Path(path).suffix.lower() != ending:
         raise BadInput(f"the file to export to must end in {ending}", value=str(path), remedy="Rename it.")
     check_writable(path)

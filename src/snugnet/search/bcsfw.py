@@ -76,7 +76,7 @@ class Bcsfw(SearchMethod):
         state, trace, mean = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace, mean)
         tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
-        best = task.judge.best(tried)
+        best = task.judge.best(tried, task.progress)
         alpha, beta = inside.spread(state.point)
         details: dict[str, Any] = {
             "alpha": [a.tolist() for a in alpha],

@@ -55,7 +55,7 @@ class Evolution(SearchMethod):
             trace.append({"round": number + 1, **best.to_json(), "seen": len(judged)})
             self._keep(task, judged)
         task.progress.stop()
-        found = task.judge.best(sorted(judged, key=str))
+        found = task.judge.best(sorted(judged, key=str), task.progress)
         return Found(architecture=found, trace=trace, details={"pareto": self._rows(task, judged)})
 
     def _judge(self, task: Task, judged: dict[Architecture, Verdict], networks: list[Architecture]) -> None:

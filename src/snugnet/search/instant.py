@@ -52,6 +52,7 @@ class Instant(SearchMethod):
         solve_seconds = time.monotonic() - learnt
         tried = [inside.architecture(choice) for choice in solved.found]
         tried += [a for a in known if inside.fits(a) and a not in tried]
+        best = task.judge.best(tried, task.progress)
         trace = [{"network": str(a), **task.judge(a).to_json()} for a in tried]
         details: dict[str, Any] = {
             "worths": worths.to_json(),
@@ -61,7 +62,7 @@ class Instant(SearchMethod):
             "prediction": str(worths.left_out),
             "prior": str(worths.prior),
         }
-        return Found(architecture=task.judge.best(tried), images=worths.images, trace=trace, details=details)
+        return Found(architecture=best, images=worths.images, trace=trace, details=details)
 
     def learn(self, task: Task) -> tuple[Worths, list[Architecture]]:
         """The worths and the networks that were evaluated for them: from the run if it has them, else made now."""

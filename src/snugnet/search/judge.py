@@ -27,6 +27,7 @@ from torch import Tensor
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.files import read_text, sha256, write_text
 from snugnet.nets import Supernet, extract, recalibrate
+from snugnet.progress import Quiet, Tracker
 from snugnet.space.architecture import Architecture
 from snugnet.train.data import Data
 from snugnet.train.evaluate import calibration_batches
@@ -94,10 +95,17 @@ class Judge:
         """With all images there are for the last few."""
         return self._verdict(architecture, self._last)
 
-    def best(self, networks: Iterable[Architecture]) -> Architecture:
+    def best(self, networks: Iterable[Architecture], progress: Tracker | None = None) -> Architecture:
         """The one of greatest value; the best few are looked at again with more images first. The earlier wins a tie."""
-        ranked = sorted(dict.fromkeys(networks), key=lambda a: -self(a).value)
-        return max(ranked[:FINALISTS], key=lambda a: self.closely(a).value)
+        tried, shown = list(dict.fromkeys(networks)), progress or Quiet()
+        shown.start("judging candidates", len(tried) + min(FINALISTS, len(tried)))
+        for number, network in enumerate(tried, 1):
+            shown.update(number, f"{self(network).accuracy:.1%}")
+        ranked = sorted(tried, key=lambda a: -self(a).value)[:FINALISTS]
+        for number, network in enumerate(ranked, len(tried) + 1):
+            shown.update(number, f"{self.closely(network).accuracy:.1%} on {self._last} images")
+        shown.stop()
+        return max(ranked, key=lambda a: self.closely(a).value)
 
     def known(self, architecture: Architecture) -> bool:
         return (str(architecture), self._first) in self._seen

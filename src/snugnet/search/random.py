@@ -31,7 +31,7 @@ class Random(SearchMethod):
         accuracies = [verdict.accuracy for verdict in verdicts]
         trace = [{"network": str(a), **v.to_json()} for a, v in zip(drawn, verdicts)]
         return Found(
-            architecture=task.judge.best(drawn),
+            architecture=task.judge.best(drawn, task.progress),
             trace=trace,
             details={"mean_accuracy": sum(accuracies) / len(accuracies), "best_accuracy": max(accuracies)},
         )
