@@ -86,17 +86,21 @@ def test_mistakes_are_one_line_and_exit_2(snug, recipe, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_train_command_goes_on_to_the_same_weights(snug, recipe, tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
     assert snug("train", recipe, "--out", str(whole), "--threads", "1", "--json")[0] == 0
-    command = [sys.executable, "-c", "from snugnet.cli import main; main()", "train", recipe, "--out", str(cut)]
-    child = subprocess.Popen(
-        [*command, "--threads", "1"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=-3, stdout=-3
-    )
-    while child.poll() is None and len(list((cut / "state").glob("*.json"))) < 2:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    for attempt in range(5):  # on a crowded machine the child may be done before this process wakes up
+        cut = tmp_path / f"cut-{attempt}"
+        command = [sys.executable, "-c", "from snugnet.cli import main; main()", "train", recipe, "--out", str(cut)]
+        child = subprocess.Popen(
+            [*command, "--threads", "1"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=-3, stdout=-3
+        )
+        while child.poll() is None and len(list((cut / "state").glob("*.json"))) < 2:
+            time.sleep(0.005)
+        child.send_signal(signal.SIGKILL)
+        if child.wait() == -signal.SIGKILL:
+            break
+    assert child.returncode == -signal.SIGKILL
     code, out, err = snug("train", recipe, "--out", str(cut), "--threads", "1", "--json")
     assert code == 0, err
-    assert 0 < json.loads(out)["resumed_at"] < 36
+    assert 0 < json.loads(out)["resumed_at"] <= 36
     assert same(load_file(whole / "supernet.safetensors"), load_file(cut / "supernet.safetensors"))
