@@ -97,4 +97,4 @@ class TrainingDiverged(SnugnetError):
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) and " " not in value and value else repr(value)
-    return text if len(text) <= 160 else text[:157] + "..."
+    return text if len(text) <= 320 else text[:317] + "..."

@@ -97,6 +97,5 @@ def check_writable(path: str | Path) -> None:
 
 def _trouble(verb: str, path: Path, error: OSError) -> FileTrouble:
     reason = error.strerror or type(error).__name__
-    return FileTrouble(
-        f"{path} could not be {verb} ({reason})", remedy="Check the path, its permissions and the space."
-    )
+    more = ", its permissions and the space on the disk" if verb == "written" else " and its permissions"
+    return FileTrouble(f"{path} could not be {verb} ({reason})", remedy=f"Check the path{more}.")

@@ -54,7 +54,8 @@ class Shown:
     def start(self, title: str, total: float) -> None:
         self.stop()
         self._title, self._total = title, max(total, 1e-12)
-        self._began = self._spoke = time.monotonic()
+        self._began = time.monotonic()
+        self._spoke = self._began + _PATIENCE - _LINE_EVERY  # the first line comes when patience ends
 
     def update(self, done: float, note: str = "") -> None:
         now = time.monotonic()

@@ -180,6 +180,29 @@ def test_a_table_of_another_space_or_plot_of_another_kind(snug, table, tmp_path)
     assert table.read_bytes() == before
 
 
+def test_a_table_knows_its_space(snug, table, folder, tmp_path):
+    """Moved away from its YAML file it can still be checked, and serves as the space of the next table."""
+    moved = tmp_path / "moved.json"
+    moved.write_bytes(table.read_bytes())
+    (folder / "tiny.yaml").rename(folder / "hidden")
+    try:
+        assert snug("check", str(moved), "--networks", "3", "--seconds", "0.5", "--json")[0] == 0
+        code, _, err = snug("measure", "--space", str(moved), "--out", str(tmp_path / "next.json"), "--seconds", "0.5")
+        assert code == 0, err
+    finally:
+        (folder / "hidden").rename(folder / "tiny.yaml")
+    assert load_table(tmp_path / "next.json").origin["space_id"] == load_table(table).origin["space_id"]
+
+
+def test_a_table_does_not_take_the_place_of_another_kind_of_file(snug, folder, tmp_path):
+    other = tmp_path / "search.json"
+    other.write_text('{"format": "snugnet-search/1", "accuracy": 0.9}')
+    code, _, err = snug("measure", "--space", str(folder / "tiny.yaml"), "--out", str(other), "--seconds", "1")
+    assert (code, one_clear_line(err)) == (2, True)
+    assert "something else than a table" in err
+    assert "snugnet-search/1" in other.read_text()
+
+
 def test_killed_in_the_middle_the_next_run_goes_on(folder, tmp_path, snug):
     """SIGKILL while measuring over an old table: the old one stays whole, and the passes done are not done again."""
     out = tmp_path / "table.json"

@@ -207,7 +207,7 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
     found = json.loads(out)
     assert code == 0
     assert found["fits"]
-    assert {"architecture", "predicted", "limits", "fits", "accuracy", "seconds"} <= set(found)
+    assert {"architecture", "predicted", "limits", "aims", "fits", "accuracy", "value", "seconds"} <= set(found)
     few = ["paths=4", "images=64", "evidence=8", "most_evidence=8", "candidates=2"]
     options = [word for option in few for word in ("--option", option)]
     code, out, err = snug(
@@ -218,6 +218,12 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
     assert places, out
     assert out.count(" +- ") >= 2 * len(places)  # every choice with its standard error
     assert "correlation" in err
+    code, out, err = snug(
+        *words[:5], "instant", *options, "--threads", "1", "--worths", "--out", str(tmp_path / "s.json"), "--json"
+    )
+    rows = json.loads(out)["worths"]
+    assert {row["place"] for row in rows} == set(places)
+    assert all({"value", "error", "loss", "loss_error", "right", "right_error"} <= set(row) for row in rows)
     code, out, _ = snug("front", str(run), "--resource", "params", "--points", "2", "--csv", str(tmp_path / "f.csv"),
                         "--plot", str(tmp_path / "f.svg"), "--threads", "1", "--json")  # fmt: skip
     assert code == 0
@@ -242,7 +248,10 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
         (["search", "RUN", "--budget", "params=60%", "--table", "missing.json"], "missing.json"),
         (["search", "RUN", "--budget", "params=60%", "--worths"], "only the instant method learns worths"),
         (["search", "RUN", "--budget", "params=60%", "--seed", "-1"], "greater than or equal to 0"),
+        (["search", "RUN", "--budget", "params=60%", "--out", "/proc/x.json"], "could not be written"),
         (["front", "RUN", "--resource", "latncy"], "Did you mean 'latency'"),
+        (["front", "RUN", "--resource", "params", "--csv", "/proc/x.csv"], "could not be written"),
+        (["finetune", "RUN", "--epochs", "0", "--option", "lrr=1"], "Did you mean 'lr'"),
         (["finetune", "nowhere"], "folder of a trained run"),
     ],
 )
@@ -266,6 +275,12 @@ def test_a_table_of_another_device_is_taken_only_by_name(finished, tmp_path, snu
     words += ["--out", str(tmp_path / "found.json")]
     code, _, err = snug(*words, "--table", here, "--budget", "latency=1s")
     assert code == 0, err
+    named = snug("measure", "--space", str(finished / "run"), "--out", str(tmp_path / "n.json"), "--seconds", "0.01")
+    assert named[0] == 0 and load_table(tmp_path / "n.json").origin["space_id"] == origin["space_id"]
+    for name in ("latency@", "phone"):
+        code, _, err = snug(*words, "--table", f"{name}={here}", "--budget", "latency=1s")
+        assert (code, one_clear_line(err)) == (2, True), err
+        assert "must be latency or latency@DEVICE" in err
     for path, message in ((phone, "processor a telephone in the table"), (board, "a-board, which is not on this")):
         code, _, err = snug(*words, "--table", path, "--budget", "latency=1s")
         assert (code, one_clear_line(err)) == (2, True), err

@@ -141,7 +141,7 @@ def make_run(folder: Path, name: str = "made-up <run> & co") -> Path:
     write_json(folder / "search" / "worths.json", {"of": "0", "evidence": 48, "worths": worths.to_json()})
     _write_evaluations(folder, space, worths)
     _write_front(folder, space, table, worths)
-    write_json(folder / "accuracy.json", {"val": 0.978, "test": 0.9715})
+    write_json(folder / "accuracy.json", {"val": 0.978, "test": 0.9715, "architecture": str(found.architecture)})
     write_json(folder / "certificate.json", certificate(found, float(budget["latency"][:-2])).to_json())
     (folder / "network.onnx").write_bytes(b"not a network, but it has a hash")
     return folder
@@ -160,6 +160,7 @@ def certificate(found: SearchResult, limit: float) -> Certificate:
     return Certificate(
         network="network.onnx",
         form="onnx",
+        architecture=str(found.architecture),
         weights_sha256="ab" * 32,
         batch=1,
         input_shape=(1, 3, 32, 32),
@@ -188,7 +189,8 @@ def _search(inside: FeasibleSet, worths: Worths, budget: Budget) -> SearchResult
         budget=budget,
         architecture=architecture,
         predicted=inside.cost(architecture),
-        limits=dict(inside.limits.amounts),
+        limits=dict(inside.limits.asked),
+        aims=dict(inside.limits.amounts),
         accuracy=accuracy_of(architecture, inside.space, worths),
         loss=0.21,
         value=0.7,

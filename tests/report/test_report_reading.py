@@ -54,6 +54,33 @@ def test_what_is_missing_is_said(copy, embedded, gone, sections):
         assert embedded(made.html)[name] == {"missing": reason}
 
 
+def test_what_belongs_to_another_network_is_left_out_and_said(copy, embedded):
+    """A new search in a finished run: its network was neither trained on nor certified yet."""
+    space = find_space("hardcore-lowres", classes=10, resolution=28)
+    path = copy / "search.json"
+    found = json.loads(path.read_text())
+    before = make_report(copy)
+    assert "It fits." in before.html and before.stale == {}
+    other = next(
+        a for a in (sample(space, np.random.default_rng(n)) for n in range(9)) if str(a) != found["architecture"]
+    )
+    path.write_text(json.dumps({**found, "architecture": str(other), "layers": other.to_json()}))
+    made = make_report(copy)
+    assert set(made.stale) == {"certificate", "accuracy"}
+    assert "It fits." not in made.html and "Not measured yet" in made.html
+    assert "certificate.json belongs to another network" in made.html
+    assert "97.15%" not in made.html  # the accuracy of the network before
+    assert "missing" in embedded(made.html)["finetuning"]
+
+
+def test_worths_of_an_older_version_are_named(copy):
+    path = copy / "search" / "worths.json"
+    saved = json.loads(path.read_text())
+    del saved["worths"]["value"]
+    path.write_text(json.dumps(saved))
+    assert "older version" in make_report(copy).missing["explorer"]
+
+
 def test_predictions_come_from_the_search_where_the_certificate_has_none(copy, embedded):
     found = json.loads((copy / "search.json").read_text())
     told = json.loads((copy / "certificate.json").read_text())

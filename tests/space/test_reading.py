@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,9 @@ import yaml
 
 from snugnet.errors import BadSpace, DamagedFile, FileTrouble
 from snugnet.space import heaviest, plan, preset
+from snugnet.space.presets import names
 from snugnet.space.reading import find_space, load_space, space_from_dict, space_to_dict
+from snugnet.space.stored import space_from_json, space_to_json
 
 GOOD = """
 name: mine
@@ -75,3 +78,22 @@ def test_files_that_are_no_spaces(tmp_path):
         load_space(written(tmp_path, "- 1"))
     with pytest.raises(FileTrouble, match="nowhere"):
         load_space(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("name", names())
+def test_any_space_is_stored_and_read_back_exactly(name):
+    for space in (preset(name), preset(name, classes=7, width=0.5)):
+        assert space_from_json(json.loads(json.dumps(space_to_json(space))), "it") == space
+
+
+def test_equal_spaces_are_stored_alike(tmp_path):
+    space = load_space(written(tmp_path, GOOD))
+    assert json.dumps(space_to_json(space)) == json.dumps(space_to_json(space_from_json(space_to_json(space), "it")))
+
+
+def test_a_stored_space_that_is_not_whole_is_named():
+    value = space_to_json(preset("hardcore"))
+    with pytest.raises(DamagedFile, match=r"table.json must hold a whole space \(stages.0.widths"):
+        space_from_json({**value, "stages": [{**value["stages"][0], "widths": "wide"}]}, "table.json")
+    with pytest.raises(DamagedFile, match="sound space"):
+        space_from_json({**value, "classes": 0}, "table.json")

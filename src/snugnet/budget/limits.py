@@ -28,10 +28,13 @@ EXACT = ("macs", "params", "weights", "memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Every limit of a budget as a number in its base unit, with the table it is held against."""
+    """Every limit of a budget as a number in its base unit, with the table it is held against.
+
+    `asked` is what the user said; `amounts` what predictions are held to, less by the table's margin."""
 
     space: SearchSpace
     budget: Budget
+    asked: dict[str, float]
     amounts: dict[str, float]
     tables: dict[str, CostTable]
 
@@ -67,16 +70,17 @@ def limits_of(
             raise BadInput(
                 "tighten must give a factor in (0, 1] for a limited resource", value=(name, factor), remedy="Try 0.97."
             )
-    amounts = {}
+    wanted, amounts = {}, {}
     for name, table in known.items():
         heaviest = dearest(space, table).cost if asked.is_relative(name) else 0.0
-        amount = asked.amount(name, heaviest) * factors.get(name, 1.0)
+        wanted[name] = asked.amount(name, heaviest)
+        amount = wanted[name] * factors.get(name, 1.0)
         amounts[name] = amount / (1.0 + table.margin) if margin else amount
         least = cheapest(space, table).cost
         if least > amounts[name] * (1 + TOLERANCE):
             # In the user's own numbers: what was asked, and what would do with the margin on top.
             raise too_little(space, name, amount, least * (1.0 + table.margin if margin else 1.0))
-    return Limits(space=space, budget=asked, amounts=amounts, tables=known)
+    return Limits(space=space, budget=asked, asked=wanted, amounts=amounts, tables=known)
 
 
 def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, CostTable]:

@@ -16,11 +16,12 @@ from snugnet.errors import TableMismatch
 from snugnet.files import check_writable, write_json
 from snugnet.progress import Shown
 from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_from_json
 
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `snugnet measure` wrote.")]
 Networks = Annotated[int, typer.Option("--networks", help="How many networks to measure.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
-InSpace = Annotated[str | None, typer.Option("--space", help="The table's space, where it is not a preset.")]
+InSpace = Annotated[str | None, typer.Option("--space", help="Another space to check (default: the table's own).")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the networks and the order of timing.")]
 
@@ -71,6 +72,8 @@ def check(
 
 def _space(table: CostTable, word: str | None) -> SearchSpace:
     """The table's own space, or the one named; at the table's resolution and classes unless it has several of them."""
+    if word is None and "definition" in table.origin:
+        return space_from_json(table.origin["definition"], "the table")
     sizes = table.origin["resolutions"]
     return space_at(
         word or table.origin.get("source", table.origin["space"]),

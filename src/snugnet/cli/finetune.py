@@ -12,7 +12,7 @@ from snugnet.cli.run_options import RunFolder, Threads, open_for_search
 from snugnet.cli.search import read_options
 from snugnet.errors import BadInput
 from snugnet.files import read_json
-from snugnet.progress import Quiet, Shown
+from snugnet.progress import Shown
 from snugnet.space.architecture import from_json
 
 Epochs = Annotated[int | None, typer.Option("--epochs", min=0, help="Epochs (default: the recipe's).")]
@@ -51,7 +51,7 @@ def finetune(
         seed=opened.recipe.seed,
         channels_last=opened.recipe.train.channels_last,
         threads=threads,
-        progress=Quiet() if json else Shown(),
+        progress=Shown(),
         budget=Budget(opened.recipe.budget).to_json(),
     )
     facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}

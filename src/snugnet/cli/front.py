@@ -11,8 +11,8 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
-from snugnet.files import write_json, write_text
-from snugnet.progress import Quiet, Shown
+from snugnet.files import check_writable, write_json, write_text
+from snugnet.progress import Shown
 from snugnet.units import resource as known_resource
 from snugnet.units import show
 
@@ -43,6 +43,8 @@ def front(
         check_format(plot)
     tables = read_tables(run, table)
     opened = open_for_search(run, threads)
+    for target in filter(None, (run / "front.json", csv, plot)):
+        check_writable(target)
     found = find_front(
         opened.supernet,
         opened.data,
@@ -51,7 +53,7 @@ def front(
         points,
         seed=seed,
         out=run / "search",
-        progress=Quiet() if json else Shown(),
+        progress=Shown(),
     )
     rows = as_rows(found)
     value = {"resource": resource, "unit": known_resource(resource).unit, "points": rows}

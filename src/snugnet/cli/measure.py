@@ -11,13 +11,23 @@ import typer
 from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.costs.table import CostTable
+from snugnet.costs.table_file import load_table
+from snugnet.errors import BadInput, SnugnetError
+from snugnet.files import check_writable, read_json
 from snugnet.progress import Shown
 from snugnet.space.plan import plan
 from snugnet.space.reading import find_space
 from snugnet.space.sampling import heaviest, lightest
 from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_from_json
 
-SpaceName = Annotated[str, typer.Option("--space", help="A preset's name (see `snugnet spaces`) or a YAML file.")]
+SpaceName = Annotated[
+    str,
+    typer.Option(
+        "--space",
+        help="A preset's name (see `snugnet spaces`), a YAML file, a run's folder, or another table of the same space.",
+    ),
+]
 Resolution = Annotated[int | None, typer.Option("--resolution", help="Input resolution (default: the space's own).")]
 Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes (default: the space's own).")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the table.")]
@@ -43,6 +53,7 @@ def measure(
     settings = TimingSettings() if seconds is None else TimingSettings(seconds=seconds)
     place = by_name(device, threads=threads, precision=precision)
     searched = space_at(space, resolution, classes)
+    _check_target(out)
     table = measure_space(searched, place, batch=batch, settings=settings, out=out, source=space, tracker=Shown())
     words = _summary(table, searched, out)
     if json:
@@ -59,15 +70,56 @@ def measure(
     say(f"wrote {out}")
 
 
+def _check_target(out: Path) -> None:
+    """A table may take the place of a table, not of a search result or a certificate."""
+    check_writable(out)
+    if not out.is_file():
+        return
+    try:
+        there = read_json(out)
+    except SnugnetError:
+        return  # what cannot be read is not worth keeping from a new table
+    if isinstance(there, dict) and "parts" not in there:
+        raise BadInput(
+            f"{out} holds something else than a table", value=", ".join(list(there)[:4]), remedy="Choose another name."
+        )
+
+
 def space_at(word: str, resolution: int | None, classes: int | None) -> SearchSpace:
     """The space a user names, at a resolution and a number of classes of their own."""
-    if word.lower().endswith((".yaml", ".yml")):
+    if Path(word).is_dir():
+        space = _of_run(Path(word))
+        space = space if classes is None else replace(space, classes=classes)
+    elif word.lower().endswith(".json"):
+        space = _of_table(word)
+        space = space if classes is None else replace(space, classes=classes)
+    elif word.lower().endswith((".yaml", ".yml")):
         space = find_space(word)
         space = space if classes is None else replace(space, classes=classes)
     else:
         options: dict[str, Any] = {"resolution": resolution, "classes": classes}
         space = find_space(word, **{name: value for name, value in options.items() if value is not None})
     return space if resolution is None or space.resolutions == (resolution,) else space.with_resolution(resolution)
+
+
+def _of_run(folder: Path) -> SearchSpace:
+    """The space of a run's super-network, width and classes included."""
+    from snugnet.files import read_text
+    from snugnet.recipes.reading import read
+
+    path = folder / "recipe.yaml"
+    recipe = read(read_text(path), origin=str(path))
+    return recipe.space.build(recipe.data.load())
+
+
+def _of_table(path: str) -> SearchSpace:
+    """The space another table was measured for: the way to a second device that has no data."""
+    origin = load_table(path).origin
+    if "definition" not in origin:
+        raise BadInput(
+            f"{path} must tell its space", value=origin.get("space"), remedy="Give the run's folder instead."
+        )
+    return space_from_json(origin["definition"], path)
 
 
 def _summary(table: CostTable, space: SearchSpace, out: Path) -> dict[str, Any]:

@@ -21,13 +21,14 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """A table whose first `left` columns are text, the others numbers."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")
     for row in rows:
         table.add_row(*row)
     # Off a terminal nothing should wrap at 80 columns: logs and pipes have no width.
     console = Console() if sys.stdout.isatty() else Console(width=240)
+    print(title, flush=True)  # not the table's own, which would break it at the table's width
     console.print(table)
 
 

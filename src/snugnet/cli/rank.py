@@ -10,7 +10,7 @@ import typer
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput
 from snugnet.files import read_json, read_text, write_json
-from snugnet.progress import Quiet, Shown, Tracker
+from snugnet.progress import Shown, Tracker
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
@@ -47,7 +47,7 @@ def rank(
         raise BadInput("--split must be val or test", value=split, remedy="Training images say nothing here.")
     if threads is not None:
         torch.set_num_threads(threads)
-    shown: Tracker = Quiet() if json else Shown()
+    shown: Tracker = Shown()
     opened = open_run(run)
     space = opened.supernet.space
     if architectures is not None:

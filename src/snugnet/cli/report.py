@@ -41,10 +41,16 @@ def report(run: Folder, out: Out = None, json: Json = False) -> None:
     path = write_text(target, made.html)
     if json:
         print_json(
-            {"report": str(path), "bytes": path.stat().st_size, "missing": made.missing, "damaged": made.damaged}
+            {
+                "report": str(path),
+                "bytes": path.stat().st_size,
+                "missing": made.missing,
+                "damaged": made.damaged,
+                "stale": made.stale,
+            }
         )
         return
-    for name, reason in {**made.missing, **made.damaged}.items():
+    for name, reason in {**made.missing, **made.damaged, **made.stale}.items():
         say(f"not shown: {name}. {reason}")
     print(path)
     say(f"read {run}, wrote {path}")

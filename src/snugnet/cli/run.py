@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.progress import Quiet, Shown
+from snugnet.progress import Shown
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Out = Annotated[
@@ -29,7 +29,7 @@ def run(
 
     wanted = recipes.find(recipe, changes or [])
     folder = out or Path("runs") / wanted.name
-    facts = Pipeline(wanted, folder, say=say, progress=Quiet() if json else Shown(), threads=threads).run()
+    facts = Pipeline(wanted, folder, say=say, progress=Shown(), threads=threads).run()
     if json:
         print_json(facts)
         return

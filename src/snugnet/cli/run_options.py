@@ -38,6 +38,12 @@ def read_tables(folder: Path, words: list[str] | None) -> dict[str, CostTable]:
         name, equals, path = word.partition("=")
         table = load_table(path if equals else word)
         key = name if equals else table.resource
+        if equals and (name.partition("@")[0] != table.resource or name.endswith("@")):
+            raise BadInput(
+                f"a name for {path} must be {table.resource} or {table.resource}@DEVICE",
+                value=name,
+                remedy=f"Write --table {table.resource}@phone={path}.",
+            )
         if "@" not in key:
             _require_this_device(table, path if equals else word)
         if key in tables:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.progress import Quiet, Shown
+from snugnet.progress import Shown
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder; made if it is not there.")]
@@ -61,7 +61,7 @@ def train(
         channels_last=part.channels_last,
         judge_times=part.judge_times,
         checkpoint_seconds=part.checkpoint_seconds,
-        progress=Quiet() if json else Shown(),
+        progress=Shown(),
     )
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun one process speaks for all

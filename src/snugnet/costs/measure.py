@@ -33,6 +33,7 @@ from snugnet.space.architecture import Architecture
 from snugnet.space.plan import NetworkPlan, Part, plan
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_to_json
 
 CALIBRATION_NETWORKS = 16
 
@@ -94,6 +95,7 @@ def _assemble(
         "space": space.name,
         "space_id": space_id(space),
         "source": source,
+        "definition": space_to_json(space),
         "classes": space.classes,
         "resolutions": list(space.resolutions),
         "batch": batch,

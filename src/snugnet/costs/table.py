@@ -10,6 +10,7 @@ interpolated (exact tables compute them). Used for something else than it was ma
 from __future__ import annotations
 
 import bisect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from snugnet.files import sha256
 from snugnet.space.plan import BlockPart, NetworkPlan, Part
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_to_json
 from snugnet.units import resource as known_resource
 
 Combine = Literal["sum", "max"]
@@ -88,7 +90,8 @@ class CostTable:
             missing = [part.label for part in distinct_parts(space) if not self._holds(part)]
             if missing:  # another space of the same parts is served as well
                 found = f"{len(missing)} parts of {space.name!r} are missing, such as {missing[0]}"
-                differences.append(f"space {self.origin.get('space')!r} in the table, {space.name!r} here ({found})")
+                other = "another of that name" if self.origin.get("space") == space.name else repr(space.name)
+                differences.append(f"space {self.origin.get('space')!r} in the table, {other} here ({found})")
         if self.origin.get("kind") == "measured":
             if device is not None:
                 differences += _differences(self.origin["device"], device)
@@ -138,7 +141,7 @@ def _differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]
 
 def space_id(space: SearchSpace) -> str:
     """A short fingerprint of everything a space says."""
-    return sha256(repr(space).encode())[:16]
+    return sha256(json.dumps(space_to_json(space), sort_keys=True).encode())[:16]
 
 
 _EXACT: dict[str, tuple[Callable[[Part], float], Combine]] = {

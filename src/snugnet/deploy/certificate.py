@@ -67,6 +67,7 @@ class Certificate:
     network: str
     form: str
     weights_sha256: str
+    architecture: str  # as the network's file tells it, to tie the certificate to the search; empty if it does not
     batch: int
     input_shape: tuple[int, ...]
     lines: tuple[Line, ...]
@@ -82,7 +83,12 @@ class Certificate:
         body = {
             "certificate": 1,
             "fits": self.fits,
-            "network": {"name": self.network, "form": self.form, "weights_sha256": self.weights_sha256},
+            "network": {
+                "name": self.network,
+                "form": self.form,
+                "weights_sha256": self.weights_sha256,
+                "architecture": self.architecture,
+            },
             "batch": self.batch,
             "input_shape": list(self.input_shape),
             "budgets": {
@@ -146,6 +152,7 @@ def certify(
         network=subject.name,
         form=subject.form,
         weights_sha256=subject.weights_sha256,
+        architecture=subject.architecture,
         batch=batch,
         input_shape=(batch, *subject.costs.input_shape[1:]),
         lines=tuple(lines),

@@ -87,6 +87,12 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxNetwork:
     )
 
 
+def card_in(model: onnx.ModelProto, file: Path) -> Card:
+    """What the file tells of its network; an empty card if it was not written here."""
+    words = _checked(model, file)
+    return _card(words, str(file)) if words.get("format") == FORMAT else Card()
+
+
 def open_session(graph: bytes | str, where: str, *, threads: int = 1) -> Any:
     """An ONNX Runtime session on the processor, for a graph's bytes or the path of a file."""
     import onnxruntime

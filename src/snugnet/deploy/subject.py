@@ -8,7 +8,7 @@ its weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ import torch
 from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.deploy.card import weights_hash
 from snugnet.deploy.network_file import plan_in, read_network
-from snugnet.deploy.onnx_file import graph_hash
+from snugnet.deploy.onnx_file import card_in, graph_hash
 from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.errors import BadInput, FileTrouble, UnknownName
@@ -44,6 +44,7 @@ class Subject:
     costs: GraphCosts
     prepare: Callable[[Device, int], Runnable]  # on a device, for a batch
     plan: NetworkPlan | None = None
+    architecture: str = ""  # as the file's card tells it
 
 
 def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | None = None, channels: int = 3) -> Subject:
@@ -54,7 +55,9 @@ def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | Non
     if word.lower().endswith(".onnx"):
         return _of_onnx(Path(word))
     if word.lower().endswith(".safetensors") or Path(word).is_dir():
-        return _of_module(read_network(word).network, word, "safetensors", None, channels)
+        read = read_network(word)
+        found = _of_module(read.network, word, "safetensors", None, channels)
+        return replace(found, architecture=read.card.architecture)
     if word.lower().endswith(".json"):
         made = build_plan(plan_in(read_json(word), word))
         return _of_module(made, word, "architecture", None, channels)
@@ -98,7 +101,7 @@ def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | 
 def _of_onnx(path: Path) -> Subject:
     if not path.is_file():
         raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
-    costs = graph_costs(path)
+    costs, graph = graph_costs(path), read_graph(path)
 
     def prepare(device: Device, batch: int) -> Runnable:
         if not isinstance(device, OpensOnnx):
@@ -119,9 +122,10 @@ def _of_onnx(path: Path) -> Subject:
     return Subject(
         name=str(path),
         form="onnx",
-        weights_sha256=graph_hash(read_graph(path)),  # a file's metadata may name this certificate later
+        weights_sha256=graph_hash(graph),  # a file's metadata may name this certificate later
         costs=costs,
         prepare=prepare,
+        architecture=card_in(graph, path).architecture,
     )
 
 

@@ -41,6 +41,7 @@ def finetuned(
     budget: dict[str, str] | None = None,
 ) -> dict[str, float]:
     """Writes network.safetensors and accuracy.json; the accuracies on held-out (val) and test images."""
+    finetune_method(section)  # a misspelt option is refused even where there is nothing to train
     batches = calibration_batches(data)
     if section.scratch:
         with torch.random.fork_rng(devices=[]):
@@ -55,7 +56,7 @@ def finetuned(
     card = card_of(data, supernet, architecture, budget or {})
     save_network(network, folder / "network.safetensors", card)
     found = {split: accuracy(network, data, split) for split in ("val", "test")}
-    write_json(folder / "accuracy.json", found)
+    write_json(folder / "accuracy.json", {**found, "architecture": str(architecture)})
     return found
 
 

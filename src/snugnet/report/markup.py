@@ -30,7 +30,8 @@ def answer(files: RunFiles) -> str:
     """The answer first: does it fit, by how much, how accurate."""
     state, verdict = _verdict(files)
     cards = [*_accuracy_cards(files), *_budget_cards(files)]
-    reasons = [files.damaged[name] for name in ("certificate", "search", "accuracy") if name in files.damaged]
+    unfit = {**files.damaged, **files.stale}
+    reasons = [unfit[name] for name in ("certificate", "search", "accuracy") if name in unfit]
     notes = "".join(f'<p class="note warn">{escape(reason)}</p>' for reason in reasons)
     lead = escape(_lead(files))
     return f'<div class="answer {state}"><p class="verdict">{verdict}</p><p class="lead">{lead}</p></div>{notes}' + (

@@ -1,6 +1,6 @@
 """Spaces and networks as the page's script wants them: plain numbers, ready to be drawn and summed.
 
-`space_of` rebuilds the run's space from what its files say and believes it only if the table's fingerprint agrees.
+`space_of` rebuilds the run's space from what its files say and believes it only if the table holds its parts.
 `drawn` is one network; `explorer` is the whole space with the cost and worth of every choice, on which the page solves.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snugnet.budget import cheapest, dearest
-from snugnet.costs.table import CostTable, exact_table, space_id
+from snugnet.costs.table import CostTable, exact_table
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.report.reading import RunFiles
 from snugnet.space.architecture import Architecture, find_choice, parse, read_json_form
@@ -21,6 +21,7 @@ from snugnet.space.plan import BlockPart, HeadPart, StemPart, plan
 from snugnet.space.reading import find_space
 from snugnet.space.slots import slots, why_not_additive
 from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_from_json
 from snugnet.units import resource
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,8 @@ def space_of(files: RunFiles) -> SearchSpace:
     if "table" not in files:
         raise BadInput("the run's space must be known from its table", remedy=files.trouble["table"])
     origin = files["table"].origin
+    if "definition" in origin:
+        return space_from_json(origin["definition"], str(files.paths["table"]))
     asked = files.found.get("recipe", {}).get("space") or {}
     word = asked.get("name") or origin.get("source") or origin["space"]
     if str(word).lower().endswith((".yaml", ".yml")):
@@ -42,8 +45,8 @@ def space_of(files: RunFiles) -> SearchSpace:
         options = {"classes": origin.get("classes"), "resolution": sizes[0] if len(sizes) == 1 else None}
         options["width"] = asked.get("width")
         space = find_space(word, **{name: value for name, value in options.items() if value is not None})
-    if space_id(space) != origin.get("space_id"):
-        raise BadInput("the recipe's space must be the table's", value=space.name, remedy="Make the report in Python.")
+    if found := files["table"].differences(space=space):
+        raise BadInput("the recipe's space must be the table's", value=found, remedy="Make the report in Python.")
     return space
 
 
@@ -126,6 +129,11 @@ def worth_of(
 def _worths(files: RunFiles, space: SearchSpace) -> tuple[list[list[Floats]], list[Floats]]:
     """What is lost by [stage][position][choice] and [stage][depth], from the run's saved worths."""
     saved = (files["worths"] if "worths" in files else files["search"]["details"])["worths"]
+    if "value" not in saved:
+        raise DamagedFile(
+            "saved worths must hold a value for each choice (these were saved by an older version)",
+            remedy="Learn them again: `snugnet search RUN --method instant`.",
+        )
     flat = -np.array(saved["value"], dtype=float)
     size = sum(stage.max_depth * len(stage.choices) + len(stage.depths) for stage in space.stages)
     if flat.shape != (size,) or not np.isfinite(flat).all():

@@ -39,6 +39,7 @@ class Report:
     html: str
     missing: dict[str, str]
     damaged: dict[str, str]
+    stale: dict[str, str]
 
 
 def build_report(folder: str | Path, out: str | Path | None = None, *, space: SearchSpace | None = None) -> Path:
@@ -74,7 +75,7 @@ def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Repo
         },
     )
     missing = {name: section["missing"] for name, section in data.items() if "missing" in section}
-    return Report(html=html, missing=missing, damaged=dict(files.damaged))
+    return Report(html=html, missing=missing, damaged=dict(files.damaged), stale=dict(files.stale))
 
 
 def _space(files: RunFiles) -> SearchSpace | None:

@@ -32,6 +32,7 @@ class RunFiles:
     paths: dict[str, Path] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+    stale: dict[str, str] = field(default_factory=dict)  # of another network than the one found last
 
     def __contains__(self, name: str) -> bool:
         return name in self.found
@@ -73,9 +74,35 @@ def read_run(folder: str | Path) -> RunFiles:
             files.trouble[name] = files.damaged[name] = str(error)
         except _READING_ERRORS as error:
             files.trouble[name] = files.damaged[name] = f"{place} is not what it should be ({error})."
+    _leave_out_other_networks(files)
     if not files.found and not files.damaged:
         raise BadInput("RUN must hold a file of a run", value=str(folder), remedy="Give the folder of `snugnet run`.")
     return files
+
+
+def _leave_out_other_networks(files: RunFiles) -> None:
+    """After a new search, what was trained and certified before belongs to another network: it must not stand beside
+    the new one as if it were its own."""
+    chosen = files.found.get("search", {}).get("architecture")
+    if chosen is None:
+        return
+    owners = {
+        "accuracy": lambda: files["accuracy"].get("architecture"),
+        "certificate": lambda: files["certificate"].get("network", {}).get("architecture"),
+    }
+    for name, owner in owners.items():
+        if name in files.found and owner() != chosen:
+            place, _, writer = _FILES[name]
+            files.trouble[name] = (
+                f"{place} belongs to another network than the one search.json found; {writer} makes it anew."
+            )
+            files.stale[name] = files.trouble[name]
+            del files.found[name]
+    if "accuracy" in files.stale:
+        files.found.pop("finetuning", None)
+        files.trouble["finetuning"] = (
+            "The network that was found last has not been fine-tuned yet; `snugnet finetune` does."
+        )
 
 
 def predicted_of(files: RunFiles, name: str) -> float | None:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, final
 
-from snugnet.errors import BadInput
+from snugnet.errors import BadInput, DamagedFile
 from snugnet.files import read_json, sha256, write_json
 from snugnet.search.judge import weights_id
 from snugnet.search.method import Found, SearchMethod, Task
@@ -70,9 +70,15 @@ class Instant(SearchMethod):
         identity = self._identity(task)
         networks = self._evidence(task)
         if path is not None and path.exists():
-            saved = read_json(path)
-            if isinstance(saved, dict) and saved.get("of") == identity:
-                return Worths.from_json(saved["worths"]), networks[: int(saved["evidence"])]
+            try:
+                saved = read_json(path)
+                if isinstance(saved, dict) and saved.get("of") == identity:
+                    return Worths.from_json(saved["worths"]), networks[: int(saved["evidence"])]
+            except DamagedFile as error:
+                raise DamagedFile(
+                    f"{path} must be as it was written ({error.rule})",
+                    remedy="Delete it: the next search learns it anew.",
+                ) from error
         task.progress.start("learning what choices are worth", self.most_evidence)
         raw = from_paths(task.supernet, task.data, paths=self.paths, limit=self.images, seed=task.seed)
         values: list[float] = []
