@@ -110,23 +110,36 @@ class Bench:
         }
 
 
-def compare(bench: Bench, budgets: list[dict[str, str]], networks: int) -> list[dict[str, Any]]:
-    bench.search(METHODS["instant"], budgets[-1])  # learns; its time is given apart
+def compare(
+    bench: Bench, budgets: list[dict[str, str]], networks: int, known: list[dict[str, Any]], redo: list[str]
+) -> list[dict[str, Any]]:
+    """A row a budget; what `known` has of it is kept, apart from the methods to `redo`."""
+    before = {json.dumps(row["budget"]): {k: v for k, v in row.items() if k not in redo} for row in known}
+    if not known or "instant" in redo:
+        bench.search(METHODS["instant"], budgets[-1])  # learns; its time is given apart
     rows = []
     for budget in budgets:
-        row: dict[str, Any] = {"budget": budget, "random": bench.random(budget, networks, min(20, networks))}
+        row: dict[str, Any] = before.get(json.dumps(budget), {"budget": budget})
+        if "random" not in row:
+            row["random"] = bench.random(budget, networks, min(20, networks))
         for name, method in METHODS.items():
-            row[name] = bench.score(method, budget)
+            if name not in row:
+                row[name] = bench.score(method, budget)
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
 
 
-def variants(bench: Bench, budgets: list[dict[str, str]], seeds: int) -> dict[str, Any]:
+def variants(
+    bench: Bench, budgets: list[dict[str, str]], seeds: int, known: dict[str, Any], redo: list[str]
+) -> dict[str, Any]:
     """Validation value and test accuracy against random networks' mean at each budget, in the latter's deviations."""
     said: dict[str, Any] = {}
     around = [bench.random(budget, 40, 20) for budget in budgets]
     for name, method in {"default": BCSFW, **VARIANTS}.items():
+        if name in known and name not in redo:
+            said[name] = known[name]
+            continue
         rows = [[bench.score(method, budget, seed) for seed in range(seeds)] for budget in budgets]
         gains = [statistics.fmean(r["accuracy"] for r in row) - by["mean"] for row, by in zip(rows, around)]
         values = [
@@ -136,7 +149,7 @@ def variants(bench: Bench, budgets: list[dict[str, str]], seeds: int) -> dict[st
         seconds = statistics.median(r["seconds"] for row in rows for r in row)
         said[name] = {"accuracy": summary(gains), "validation_value": summary(values), "seconds": seconds}
         print(name, json.dumps(said[name]), flush=True)
-    said["argmax"] = broken_by_argmax(bench, budgets)
+    said["argmax"] = known.get("argmax") or broken_by_argmax(bench, budgets)
     return said
 
 
@@ -298,6 +311,7 @@ def main() -> None:
     parser.add_argument("--enumerate", type=int, default=1600)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=False)
+    parser.add_argument("--redo", default="", help="Names of methods and variants: the rest of --out is kept.")
     chosen = parser.parse_args()
     if chosen.table:
         print("# Search methods at equal budgets\n\n" + "\n".join(table(read_json(path)) for path in chosen.runs))
@@ -313,11 +327,18 @@ def main() -> None:
         f"networks {min(10_000, bench.data.size('val'))}. "
         "Evaluations are shared by all methods and budgets, and seconds count new ones only.",
     }
+    old: dict[str, Any] = read_json(chosen.out) if chosen.redo else {}
+    redo = chosen.redo.split(",")
+    facts = {**old, **facts}
     work = {
         "further": lambda: further_budget(bench),
-        "variants": lambda: variants(bench, bench.budgets(chosen.variants_at, 0), chosen.seeds),
+        "variants": lambda: variants(
+            bench, bench.budgets(chosen.variants_at, 0), chosen.seeds, old.get("variants", {}), redo
+        ),
         "regret": lambda: regret(bench, chosen.enumerate),
-        "compare": lambda: compare(bench, bench.budgets(chosen.budgets, chosen.pairs), chosen.networks),
+        "compare": lambda: compare(
+            bench, bench.budgets(chosen.budgets, chosen.pairs), chosen.networks, old.get("compare", []), redo
+        ),
     }
     for part in chosen.parts.split(","):
         began = time.perf_counter()
