@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from house import one_clear_line
 from snugnet.costs.table_file import load_table, save_table
 from snugnet.deploy.certificate import read_certificate
+from snugnet.recipes.finetuning import in_words
 
 RECIPE = """
 name: tiny
@@ -289,6 +290,22 @@ def test_a_table_of_another_device_is_taken_only_by_name(finished, tmp_path, snu
     assert code == 0 and "a telephone" in err
     code, _, err = snug("front", str(finished / "run"), "--table", phone)
     assert (code, one_clear_line(err)) == (2, True), err
+
+
+def test_fine_tuning_tells_where_it_came_from_and_when_the_teacher_was_no_help(finished, tmp_path, snug):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    code, out, _ = snug("finetune", str(run), "--epochs", "1", "--threads", "1", "--json")
+    told = json.loads(out)
+    assert code == 0 and {"before", "teacher", "accuracy", "test_accuracy"} <= set(told)
+    kept = json.loads((run / "accuracy.json").read_text())
+    assert kept["architecture"] == told["architecture"] and kept["val"] == told["accuracy"]
+    code, out, _ = snug("finetune", str(run), "--epochs", "1", "--option", "distill=0", "--threads", "1", "--json")
+    assert code == 0 and "teacher" not in json.loads(out)
+    words = in_words({"val": 0.861, "test": 0.85, "before": 0.86, "teacher": 0.867})
+    assert words.startswith("held-out accuracy 86.1% (before: 86.0%, its teacher: 86.7%), test 85.0%; a teacher hardly")
+    for better in ({"val": 0.9}, {"teacher": 0.9}, {"before": 0.98, "val": 0.98, "teacher": 0.99}):
+        assert "hardly" not in in_words({"val": 0.861, "test": 0.85, "before": 0.86, "teacher": 0.867, **better})
 
 
 def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):

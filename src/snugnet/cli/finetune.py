@@ -31,7 +31,7 @@ def finetune(
     json: Json = False,
 ) -> None:
     """Train the network that `snugnet search` found, with the heaviest network as teacher; killed, it goes on."""
-    from snugnet.recipes.finetuning import finetuned
+    from snugnet.recipes.finetuning import finetuned, in_words
 
     opened = open_for_search(run, threads)
     path = run / "architecture.json"
@@ -55,8 +55,9 @@ def finetune(
         budget=Budget(opened.recipe.budget).to_json(),
     )
     facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}
+    facts |= {name: reached[name] for name in ("before", "teacher") if name in reached}
     if json:
         print_json({**facts, "architecture": str(architecture)})
     else:
-        print(f"held-out accuracy {reached['val']:.2%}, test accuracy {reached['test']:.2%}")
+        print(in_words(reached))
     say(f"read {path}; wrote {run / 'network.safetensors'}")

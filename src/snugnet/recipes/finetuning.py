@@ -16,7 +16,7 @@ from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
 from snugnet.errors import UnknownName
 from snugnet.files import sha256, write_json
-from snugnet.nets import Network, Supernet, build, extract, extract_heaviest, recalibrate
+from snugnet.nets import Supernet, build, extract, extract_heaviest, recalibrate
 from snugnet.progress import Tracker
 from snugnet.recipes.recipe import FinetuneSection
 from snugnet.search.judge import weights_id
@@ -40,8 +40,10 @@ def finetuned(
     progress: Tracker,
     budget: dict[str, str] | None = None,
 ) -> dict[str, float]:
-    """Writes network.safetensors and accuracy.json; the accuracies on held-out (val) and test images."""
-    finetune_method(section)  # a misspelt option is refused even where there is nothing to train
+    """Writes network.safetensors and accuracy.json; the accuracies on held-out (val) and test images, and for
+    comparison those of the network `before` and of its `teacher` on held-out ones."""
+    method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
+    compared: dict[str, float] = {}
     batches = calibration_batches(data)
     if section.scratch:
         with torch.random.fork_rng(devices=[]):
@@ -50,14 +52,32 @@ def finetuned(
     else:
         network = recalibrate(extract(supernet, architecture), batches)
     if section.epochs:
-        _train(network, supernet, data, section, _home(folder, supernet, architecture, section), batches,
-               seed=seed, channels_last=channels_last, threads=threads, progress=progress)  # fmt: skip
+        teacher = None if section.scratch else recalibrate(extract_heaviest(supernet), batches)
+        if not section.scratch:
+            compared["before"] = accuracy(network, data)
+        if teacher is not None and method.describe().get("distill"):
+            compared["teacher"] = accuracy(teacher, data)
+        home = _home(folder, supernet, architecture, section)
+        options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads}
+        train(network, data, method, out=home, batch=section.batch, teacher=teacher, progress=progress, **options)
     network.eval()
     card = card_of(data, supernet, architecture, budget or {})
     save_network(network, folder / "network.safetensors", card)
-    found = {split: accuracy(network, data, split) for split in ("val", "test")}
+    found = {split: accuracy(network, data, split) for split in ("val", "test")} | compared
     write_json(folder / "accuracy.json", {**found, "architecture": str(architecture)})
     return found
+
+
+def in_words(reached: dict[str, float]) -> str:
+    """What fine-tuning came to, for people; with a hint where the teacher was no help."""
+    beside = {"before": "before: {:.1%}", "teacher": "its teacher: {:.1%}"}
+    told = ", ".join(words.format(reached[name]) for name, words in beside.items() if name in reached)
+    text = f"held-out accuracy {reached['val']:.1%}{f' ({told})' if told else ''}, test {reached['test']:.1%}"
+    if "teacher" in reached:
+        gained, lead = reached["val"] - reached["before"], reached["teacher"] - reached["before"]
+        if gained < 0.01 and lead < 0.02 and reached["teacher"] < 0.97:
+            text += "; a teacher hardly better than its pupil holds it back: try the options distill=0 and a larger lr"
+    return text
 
 
 def finetune_method(section: FinetuneSection) -> Method:
@@ -81,26 +101,6 @@ def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: 
         space=supernet.space.name,
         architecture=str(architecture),
         budget=budget,
-    )
-
-
-def _train(
-    network: Network,
-    supernet: Supernet,
-    data: Data,
-    section: FinetuneSection,
-    home: Path,
-    batches: list[torch.Tensor],
-    **loop: Any,
-) -> None:
-    train(
-        network,
-        data,
-        finetune_method(section),
-        out=home,
-        batch=section.batch,
-        teacher=None if section.scratch else recalibrate(extract_heaviest(supernet), batches),
-        **loop,
     )
 
 

@@ -32,7 +32,7 @@ from snugnet.files import read_json, write_json
 from snugnet.nets import build
 from snugnet.progress import Tracker
 from snugnet.recipes import runs
-from snugnet.recipes.finetuning import card_of, finetune_method, finetuned
+from snugnet.recipes.finetuning import card_of, finetune_method, finetuned, in_words
 from snugnet.recipes.ledger import Ledger, Say
 from snugnet.recipes.recipe import Recipe
 from snugnet.search import SearchResult, front, load_result, search
@@ -310,7 +310,7 @@ class Pipeline:
                 progress=self.progress,
                 budget=self.promised.to_json(),
             )
-            return f"held-out accuracy {reached['val']:.1%}, test {reached['test']:.1%}"
+            return in_words(reached)
 
         self.ledger.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
 
