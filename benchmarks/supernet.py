@@ -1,6 +1,6 @@
 """What sharing costs: super-network steps against plain steps of the heaviest network, in one interleaved run.
 
-    python benchmarks/supernet.py [--json] [--rounds 15] [--only lowres,64,128]
+    python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128]
 
 A step is forward, cross entropy, backward. Contestants take turns; reported are ratios of medians:
 - multipath_over_heaviest_*: a path per image against the heaviest sub-network built as a plain network;
@@ -155,7 +155,7 @@ def measure(rounds: int, only: set[str]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="lowres,64,128")
     options = parser.parse_args()
