@@ -16,6 +16,7 @@ from snugnet.budget import cheapest, dearest
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.report.reading import RunFiles
+from snugnet.search.worths import columns, split
 from snugnet.space.architecture import Architecture, find_choice, parse, read_json_form
 from snugnet.space.plan import BlockPart, HeadPart, StemPart, plan
 from snugnet.space.reading import find_space
@@ -135,19 +136,10 @@ def _worths(files: RunFiles, space: SearchSpace) -> tuple[list[list[Floats]], li
             remedy="Learn them again: `snugnet search RUN --method instant`.",
         )
     flat = -np.array(saved["value"], dtype=float)
-    size = sum(stage.max_depth * len(stage.choices) + len(stage.depths) for stage in space.stages)
+    size = columns(space)
     if flat.shape != (size,) or not np.isfinite(flat).all():
         raise DamagedFile(f"saved worths must be {size} numbers", value=flat.shape, remedy="Learn them again.")
-    options, at = [], 0
-    for stage in space.stages:
-        count = stage.max_depth * len(stage.choices)
-        options.append(list(flat[at : at + count].reshape(stage.max_depth, len(stage.choices))))
-        at += count
-    depths = []
-    for stage in space.stages:
-        depths.append(flat[at : at + len(stage.depths)])
-        at += len(stage.depths)
-    return options, depths
+    return split(space, flat)
 
 
 def _accuracy_line(

@@ -107,9 +107,6 @@ class Judge:
         shown.stop()
         return max(ranked, key=lambda a: self.closely(a).value)
 
-    def known(self, architecture: Architecture) -> bool:
-        return (str(architecture), self._first) in self._seen
-
     def _verdict(self, architecture: Architecture, images: int) -> Verdict:
         key = str(architecture), images
         if key not in self._seen:
