@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from snugnet.budget import cheapest, dearest
+from snugnet.budgets import cheapest, dearest
 from snugnet.costs.table_file import load_table
-from snugnet.recipes.runs import open_run
+from snugnet.fitting.runs import open_run
 
 PROGRAM = "import sys; from snugnet.cli import main; main(sys.argv[1:])"
 

@@ -2,9 +2,9 @@
 
     python benchmarks/ranking.py OUT [--recipe fashion-mnist] [--seeds 3] [--random 50] [--ranked 12] [--part all]
 
-For every seed the heaviest network is trained once; from those weights `multipath` and `singlepath` go on for the same
-number of steps on the same batches. Both super-networks are judged on the same random sub-networks (inherited weights,
-recalibrated) and the same validation images. Some more networks, spread evenly over the MACs of the space, are judged and
+For every seed the largest network is trained once; from those weights `multipath` and `singlepath` go on for the same
+number of steps on the same batches. Both super-networks are evaluated on the same random sub-networks (inherited weights,
+recalibrated) and the same validation images. Some more networks, spread evenly over the MACs of the space, are evaluated and
 also trained on their own from scratch: Kendall's tau and Spearman's rho tell how well each super-network ranks them. A
 correlation means something only if the networks' true accuracies differ by more than they are known to, so their spread
 and the standard error of a difference stand beside it. OUT keeps everything: started again, the study goes on where it was.
@@ -22,26 +22,26 @@ import torch
 from torch import Tensor
 
 from snugnet.costs.analytic import macs
-from snugnet.files import read_json, write_json
+from snugnet.data.dataset import Data
+from snugnet.evaluate.accuracy import correct
+from snugnet.evaluate.ranking import agreement, inherited, random_architectures, spread
+from snugnet.fitting import find
+from snugnet.fitting.runs import fresh_supernet
 from snugnet.nets import Supernet, extract, recalibrate
-from snugnet.recipes import find
-from snugnet.recipes.runs import fresh_supernet
-from snugnet.space import Architecture, SearchSpace, heaviest, lightest, mutate, plan
-from snugnet.train import methods, train
-from snugnet.train.alone import train_alone
-from snugnet.train.checkpoint import load_weights
-from snugnet.train.data import Data
-from snugnet.train.evaluate import correct
-from snugnet.train.method import Method
-from snugnet.train.ranking import agreement, inherited, random_architectures, spread
+from snugnet.space import Architecture, SearchSpace, largest, mutate, plan, smallest
+from snugnet.store import read_json, write_json
+from snugnet.training import methods, train
+from snugnet.training.checkpoint import load_weights
+from snugnet.training.method import Method
+from snugnet.training.standalone import train_standalone
 
 KINDS = ("multipath", "singlepath")
 RANDOM_IMAGES = 4000
 
 
 def spread_out(space: SearchSpace, count: int) -> list[Architecture]:
-    """Networks at even distances between the lightest and the heaviest one's MACs, otherwise random."""
-    rng, ends = np.random.default_rng(0), (lightest(space), heaviest(space))
+    """Networks at even distances between the smallest and the largest one's MACs, otherwise random."""
+    rng, ends = np.random.default_rng(0), (smallest(space), largest(space))
     found: list[Architecture] = []
     for share in np.linspace(0.0, 1.0, count):
         chance = min(0.95, 2 * min(share, 1 - share) + 0.15)  # how much of the nearer end is drawn anew
@@ -69,9 +69,9 @@ class Study:
         }
 
     def supernet(self, kind: str, seed: int) -> Supernet:
-        """Trained with `kind` after the heaviest network of the same seed; read from the folder if it is there."""
+        """Trained with `kind` after the largest network of the same seed; read from the folder if it is there."""
         net = fresh_supernet(self.space, seed)
-        self._trained(net, self.first, self.out / f"heaviest-{seed}", seed)
+        self._trained(net, self.first, self.out / f"largest-{seed}", seed)
         fields = {k: v for k, v in self.second.describe().items() if k != "method"}
         fields["distill"] = 0.0  # neither has a teacher: only the paths differ
         self._trained(net, getattr(methods, kind)(**fields), self.out / f"{kind}-{seed}", seed)
@@ -80,7 +80,7 @@ class Study:
     def _trained(self, net: Supernet, method: Method, folder: Path, seed: int) -> None:
         weights = folder / "supernet.safetensors"
         if not weights.exists():
-            train(net, self.data, method, out=folder, seed=seed, judge=None, **self.options)
+            train(net, self.data, method, out=folder, seed=seed, evaluator=None, **self.options)
         net.load_state_dict(load_weights(weights))
 
     def right(self, kind: str, seed: int, networks: list[Architecture], name: str, limit: int | None) -> Tensor:
@@ -105,7 +105,7 @@ class Study:
         if not path.exists():
             phases = (self.first, self.second)
             folder = self.out / f"alone-{number}"
-            net = train_alone(network, self.space, self.data, phases, epochs=epochs, out=folder, **self.options)
+            net = train_standalone(network, self.space, self.data, phases, epochs=epochs, out=folder, **self.options)
             torch.set_num_threads(self.threads)
             write_json(path, ["".join("01"[bit] for bit in correct(net, self.data, "val").int().tolist())])
         return _bits(read_json(path))[0]

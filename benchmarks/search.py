@@ -4,10 +4,10 @@
     python benchmarks/search.py --table FILE.json [FILE.json ...] > benchmarks/results/search.md
 
 RUN is a folder of `snugnet run` (super-network and table.json). For each latency budget, and for pairs of latency and
-parameters, every method searches; its network is judged on *test* images (inherited weights, recalibrated), which no
+parameters, every method searches; its network is evaluated on *test* images (inherited weights, recalibrated), which no
 search has seen. Beside it: the mean of random networks within the same budget, and the best of 100 of them (chosen, as
 every method chooses, on validation images). Variants of Frank-Wolfe are compared at fewer budgets and two seeds: starts,
-projections, gradients, schedules. Regret is measured in a small part of the run's space, in which all networks are judged.
+projections, gradients, schedules. Regret is measured in a small part of the run's space, where all networks are evaluated.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from snugnet.budget import cheapest, dearest, feasible, limits_of
+from snugnet.budgets import cheapest, dearest, feasible, limits_of
 from snugnet.costs.table import exact_table
 from snugnet.costs.table_file import load_table
-from snugnet.files import read_json, write_json
+from snugnet.fitting.runs import open_run
 from snugnet.nets import Supernet
-from snugnet.recipes.runs import open_run
-from snugnet.search import Bcsfw, Evolution, Instant, Judge, Random, SearchMethod, SearchResult, search
+from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchMethod, SearchResult, search
 from snugnet.solve import Point, argmax_baseline, enumerate_choices, project
 from snugnet.space import parse
+from snugnet.store import read_json, write_json
 
 BCSFW = Bcsfw(steps=120)
 METHODS: dict[str, SearchMethod] = {
@@ -46,7 +46,7 @@ VARIANTS: dict[str, SearchMethod] = {
     "expected gradient": replace(BCSFW, gradient="expected"),
     "expected gradient, schedule 30 steps ahead": replace(BCSFW, gradient="expected", head_start=30),
     "nearest network only (as published)": BARE,
-    "the same, lightest start": replace(BARE, start="lightest"),
+    "the same, smallest start": replace(BARE, start="smallest"),
     "the same, alternating projection": replace(BARE, projection="alternating"),
     "the same, gradients averaged (momentum 0.9)": replace(BARE, momentum=0.9),
     "the same, fixed step 0.05 and momentum 0.9": replace(BARE, schedule="fixed", fixed_step=0.05, momentum=0.9),
@@ -55,14 +55,14 @@ VARIANTS: dict[str, SearchMethod] = {
 
 
 class Bench:
-    """One run, its judges, and the score of each method at each budget."""
+    """One run, its evaluates, and the score of each method at each budget."""
 
     def __init__(self, folder: Path) -> None:
         run = open_run(folder)
         self.name, self.supernet, self.data = str(run.recipe.name), run.supernet, run.data
         self.table = load_table(folder / "table.json")
-        self.val = Judge(self.supernet, self.data, split="val")
-        self.test = Judge(self.supernet, self.data, split="test", limit=None)
+        self.val = Evaluator(self.supernet, self.data, split="val")
+        self.test = Evaluator(self.supernet, self.data, split="test", limit=None)
         self.kept = tempfile.TemporaryDirectory()
 
     def budgets(self, count: int, pairs: int) -> list[dict[str, str]]:
@@ -80,16 +80,16 @@ class Bench:
     def search(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> SearchResult:
         # Only what `instant` has learnt is worth keeping from budget to budget.
         out = self.kept.name if isinstance(method, Instant) else None
-        return search(self.supernet, self.data, self.table, budget, method, seed, judge=self.val, out=out)
+        return search(self.supernet, self.data, self.table, budget, method, seed, evaluator=self.val, out=out)
 
     def score(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> dict[str, Any]:
         found = self.search(method, budget, seed)
-        verdict = self.test(found.architecture)
+        score = self.test(found.architecture)
         limits = limits_of(self.supernet.space, self.table, budget)
         return {
             "network": str(found.architecture),
             "fits": bool(limits.fits(found.architecture)),
-            "accuracy": verdict.accuracy,
+            "accuracy": score.accuracy,
             "validation_value": found.value,
             "seconds": round(found.seconds, 2),
             "evaluated": found.evaluated,
@@ -161,7 +161,7 @@ def broken_by_argmax(bench: Bench, budgets: list[dict[str, str]]) -> dict[str, f
         details = bench.search(BARE, budget).details
         alpha = tuple(np.array(row) for stage in details["alpha"] for row in stage)
         point = Point(alpha, tuple(np.array(row) for row in details["beta"]))
-        limit = inside.limits.amounts["latency"]
+        limit = inside.limits.effective_limits["latency"]
         cost = inside.problem.cost
         over.append(float(cost(argmax_baseline(inside.problem, point))["latency"] / limit - 1))
         ours.append(float(cost(project(inside.problem, point).value)["latency"] / limit - 1))
@@ -170,7 +170,7 @@ def broken_by_argmax(bench: Bench, budgets: list[dict[str, str]]) -> dict[str, f
 
 
 def part_of(supernet: Supernet, most: int) -> Supernet:
-    """The same weights with only a few choices left, so few that every network can be judged.
+    """The same weights with only a few choices left, so few that every network can be evaluated.
 
     From the last stage backwards, stages keep their smallest choice, a middle one and their largest, at all depths, while
     no more than `most` networks result; the others keep their largest network alone."""
@@ -193,7 +193,7 @@ def part_of(supernet: Supernet, most: int) -> Supernet:
 def regret(bench: Bench, most: int) -> dict[str, Any]:
     """What each method loses against the true optimum of a small space, in validation value."""
     supernet = part_of(bench.supernet, most)
-    space, val = supernet.space, Judge(supernet, bench.data, split="val", limit=1000, closer=1000)
+    space, val = supernet.space, Evaluator(supernet, bench.data, split="val", limit=1000, closer=1000)
     everything = feasible(space, bench.table, {})
     networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
     values = {network: val(network).value for network in networks}
@@ -206,7 +206,7 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
         for budget in budgets:
             limits = limits_of(space, bench.table, budget)
             inside = [value for network, value in values.items() if limits.fits(network)]
-            found = search(supernet, bench.data, bench.table, budget, method, 0, judge=val)
+            found = search(supernet, bench.data, bench.table, budget, method, 0, evaluator=val)
             lost.append(max(inside) - found.value)
             better.append(sum(value > found.value for value in inside) / len(inside))
         said[name] = {"regret": [round(x, 5) for x in lost], "share_of_networks_better": [round(x, 4) for x in better]}
@@ -215,7 +215,7 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
 
 
 def further_budget(bench: Bench) -> dict[str, Any]:
-    """A budget not asked before, with `snugnet search`'s own judge and folder, on a run whose worths are known."""
+    """A budget not asked before, with `snugnet search`'s own evaluator and folder, on a run whose worths are known."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         first = search(bench.supernet, bench.data, bench.table, {"latency": "60%"}, Instant(), out=folder)
@@ -280,7 +280,7 @@ def table(facts: dict[str, Any]) -> str:
         ]
     if said := facts.get("regret"):
         lines += [
-            f"All {said['networks']} networks of a small part judged (deviation of values {said['deviation']}):",
+            f"All {said['networks']} networks of a small part evaluated (deviation of values {said['deviation']}):",
             "",
         ]
         lines += ["| method | regret in validation value, mean | share of networks better, mean |", "|---|---|---|"]

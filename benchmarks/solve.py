@@ -26,15 +26,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from scipy.optimize import linprog
 
-from snugnet.files import write_json
 from snugnet.solve import (
     Block,
     Group,
     LinearOracle,
+    Objective,
     Point,
     Problem,
     ResourceCosts,
-    Values,
     argmax_baseline,
     balanced_start,
     best_choice,
@@ -44,14 +43,15 @@ from snugnet.solve import (
     project_alternating,
 )
 from snugnet.solve.milp import programme
+from snugnet.store import write_json
 
 PAPER_MS = 1.15e-5 * 3600 * 1000  # CPU hours a solve, appendix H
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # of the way from the lightest network to the heaviest
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # of the way from the smallest network to the largest
 
 
 def make(
     budgets: int, seed: int, share: float, *, slots: int = 20, options: int = 12, groups: int = 5
-) -> tuple[Problem, Values]:
+) -> tuple[Problem, Objective]:
     """Costs that grow with an option's size, each resource in its own way; worths with falling returns, and noise."""
     rng = np.random.default_rng(seed)
     size = np.sort(rng.uniform(1, 3, (slots, options)), axis=1) * rng.uniform(0.5, 2, (slots, 1))
@@ -65,8 +65,8 @@ def make(
     for name in problem.names:
         low, high = (problem.cost(c)[name] for c in (problem.cheapest(name), problem.dearest(name)))
         limits[name] = low + share * (high - low)
-    worth = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
-    return problem.with_limits(limits), Values(tuple(worth), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))
+    effect = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
+    return problem.with_limits(limits), Objective(tuple(effect), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
@@ -126,7 +126,7 @@ def time_programmes(seeds: int) -> dict[str, float]:
     }
 
 
-def by_highs(problem: Problem, values: Values) -> None:
+def by_highs(problem: Problem, values: Objective) -> None:
     assert programme(problem, values, count=1, deadline=time.monotonic() + 60, gap=0.0).choices
 
 

@@ -1,9 +1,9 @@
-"""What sharing costs: super-network steps against plain steps of the heaviest network, in one interleaved run.
+"""What sharing costs: super-network steps against plain steps of the largest network, in one interleaved run.
 
     python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128]
 
 A step is forward, cross entropy, backward. Contestants take turns; reported are ratios of medians:
-- multipath_over_heaviest_*: a path per image against the heaviest sub-network built as a plain network;
+- multipath_over_heaviest_*: a path per image against the largest sub-network built as a plain network;
 - subnet_over_plain_64: one sub-network through the super-network against the same as a plain network;
 - relaxed_gradient_over_heaviest_64: gradient with respect to alpha and beta, one sampled path per image;
 - multipath_peak_memory_over_heaviest_128: most bytes of tensors alive during a step.
@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugnet.nets import build
 from snugnet.nets.supernet import Supernet
-from snugnet.search.objective import fixed_weights
-from snugnet.space import heaviest, preset, sample
+from snugnet.searching.objective import fixed_weights
+from snugnet.space import largest, preset, sample
 
 LAST = torch.channels_last
 
@@ -90,7 +90,7 @@ class Bench:
         self.images = torch.randn(batch, 3, size, size).to(memory_format=LAST)
         self.labels = torch.randint(self.space.classes, (batch,))
         self.supernet = Supernet(self.space).to(memory_format=LAST)
-        self.plain = build(heaviest(self.space), self.space).to(memory_format=LAST)
+        self.plain = build(largest(self.space), self.space).to(memory_format=LAST)
         self.rng = np.random.default_rng(0)
         self.some = sample(self.space, self.rng)
         self.same = build(self.some, self.space).to(memory_format=LAST)
@@ -101,7 +101,7 @@ class Bench:
             parameter.grad = None
         F.cross_entropy(network(self.images, *what), self.labels).backward()
 
-    def heaviest(self) -> None:
+    def largest(self) -> None:
         self.step(self.plain)
 
     def multipath(self) -> None:
@@ -131,24 +131,24 @@ def measure(rounds: int, only: set[str]) -> dict[str, float]:
     result: dict[str, float] = {}
     if "lowres" in only:
         bench = Bench("hardcore-lowres", 128)
-        t = median_times({"heaviest": bench.heaviest, "multipath": bench.multipath}, rounds)
-        result["multipath_over_heaviest_lowres"] = t["multipath"] / t["heaviest"]
-        result["heaviest_lowres_s"] = t["heaviest"]
+        t = median_times({"largest": bench.largest, "multipath": bench.multipath}, rounds)
+        result["multipath_over_heaviest_lowres"] = t["multipath"] / t["largest"]
+        result["largest_lowres_s"] = t["largest"]
     if "64" in only:
         bench = Bench("hardcore", 32, resolution=64)
-        kinds = ("heaviest", "multipath", "subnet", "same_plain", "relaxed_gradient")
+        kinds = ("largest", "multipath", "subnet", "same_plain", "relaxed_gradient")
         t = median_times({kind: getattr(bench, kind) for kind in kinds}, rounds)
-        result["multipath_over_heaviest_64"] = t["multipath"] / t["heaviest"]
+        result["multipath_over_heaviest_64"] = t["multipath"] / t["largest"]
         result["subnet_over_plain_64"] = t["subnet"] / t["same_plain"]
-        result["relaxed_gradient_over_heaviest_64"] = t["relaxed_gradient"] / t["heaviest"]
-        result["heaviest_64_s"] = t["heaviest"]
+        result["relaxed_gradient_over_heaviest_64"] = t["relaxed_gradient"] / t["largest"]
+        result["largest_64_s"] = t["largest"]
     if "128" in only:
         bench = Bench("hardcore", 32, resolution=128)
-        t = median_times({"heaviest": bench.heaviest, "multipath": bench.multipath}, max(5, rounds // 2))
-        result["multipath_over_heaviest_128"] = t["multipath"] / t["heaviest"]
-        result["heaviest_128_s"] = t["heaviest"]
+        t = median_times({"largest": bench.largest, "multipath": bench.multipath}, max(5, rounds // 2))
+        result["multipath_over_heaviest_128"] = t["multipath"] / t["largest"]
+        result["largest_128_s"] = t["largest"]
         memory = [peak_bytes(bench.multipath) for _ in range(3)]
-        result["multipath_peak_memory_over_heaviest_128"] = max(memory) / peak_bytes(bench.heaviest)
+        result["multipath_peak_memory_over_heaviest_128"] = max(memory) / peak_bytes(bench.largest)
     return {name: round(value, 4) for name, value in result.items()}
 
 

@@ -28,10 +28,10 @@ import torch
 from snugnet.costs.table import CostTable
 from snugnet.devices import Device, OnnxRuntime, TorchCpu
 from snugnet.devices.device import wall_clock
-from snugnet.files import write_json
 from snugnet.nets.build import build_part
 from snugnet.space import parse, plan, preset
 from snugnet.space.slots import distinct_parts
+from snugnet.store import write_json
 
 NAIVE: dict[str, Device] = {"torch-cpu": TorchCpu(threads=1, keep_memory=False), "onnxruntime": OnnxRuntime(threads=1)}
 COMMAND = [sys.executable, "-c", "import sys; from snugnet.cli import main; main(sys.argv[1:])"]

@@ -4,22 +4,26 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "snugnet"
-FOUNDATION = {"errors", "units", "files", "progress"}
-ALLOWED: dict[str, set[str]] = {
-    "space": set(),
-    "solve": set(),
-    "devices": set(),
-    "nets": {"space"},
-    "costs": {"space", "nets", "devices"},
-    "budget": {"space", "costs", "solve"},
-    "train": {"space", "nets", "costs"},
-    "search": {"space", "solve", "budget", "nets", "train", "costs"},
-    "deploy": {"space", "nets", "devices", "budget", "costs"},
-    "report": {"space", "costs", "search", "budget", "solve"},
-    "recipes": {"space", "solve", "devices", "nets", "costs", "budget", "train", "search", "deploy", "report"},
-    "cli": {"space", "solve", "devices", "nets", "costs", "budget", "train", "search", "deploy", "report", "recipes"},
-}
-NO_TORCH = {"space", "solve", "budget", "errors", "units", "files", "progress"}
+FOUNDATION = {"errors", "units", "store", "progress", "seeds"}
+ROOMS = (  # data flows down this list, imports go up it only
+    "space",
+    "solve",
+    "devices",
+    "data",
+    "nets",
+    "costs",
+    "budgets",
+    "evaluate",
+    "training",
+    "searching",
+    "deploy",
+    "reporting",
+    "fitting",
+    "cli",
+)
+ALLOWED = {room: set(ROOMS[:number]) for number, room in enumerate(ROOMS)}
+ALLOWED["solve"] = ALLOWED["devices"] = ALLOWED["data"] = set()  # numbers, machines and images know no networks
+NO_TORCH = {"space", "solve", "budgets", "errors", "units", "store", "progress"}
 
 
 def imports(path: Path) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ def clock(monkeypatch):
 
 
 def test_plain_lines_off_a_terminal(clock, capsys):
-    shown = progress.Shown()
+    shown = progress.RichProgress()
     shown.start("work", 30)
     spoke = []
     for second in range(1, 31):
@@ -31,7 +31,7 @@ def test_plain_lines_off_a_terminal(clock, capsys):
 
 
 def test_a_line_says_how_far_and_how_long_still(clock, capsys):
-    shown = progress.Shown()
+    shown = progress.RichProgress()
     shown.start("work", 10)
     clock[0] += 4
     shown.update(2, "loss 0.5")

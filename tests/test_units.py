@@ -21,7 +21,7 @@ from snugnet.errors import BadUnit, SnugnetError, UnknownName
         ("6M", "params", 6e6),
         ("6Mparams", "params", 6e6),
         ("8MiB", "memory", 8 * 2**20),
-        ("8MB", "weights", 8e6),
+        ("8MB", "model_size", 8e6),
         ("1e1ms", "latency", 10.0),
     ],
 )

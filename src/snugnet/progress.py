@@ -12,13 +12,14 @@ import time
 from typing import Protocol, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichBar
 
 _PATIENCE = 2.0  # seconds of silence before a bar is worth showing
 _LINE_EVERY = 10.0  # seconds between plain lines off a terminal
 
 
-class Tracker(Protocol):
+class Progress(Protocol):
     """What long work reports to."""
 
     def start(self, title: str, total: float) -> None: ...
@@ -27,7 +28,7 @@ class Tracker(Protocol):
 
 
 @final
-class Quiet:
+class NullProgress:
     """Says nothing: the default inside the library."""
 
     def start(self, title: str, total: float) -> None:
@@ -41,12 +42,12 @@ class Quiet:
 
 
 @final
-class Shown:
+class RichProgress:
     """A bar on a terminal, plain lines elsewhere; nothing for quick work."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._bar: Progress | None = None
+        self._bar: RichBar | None = None
         self._task: TaskID | None = None
         self._title, self._total = "", 1.0
         self._began = self._spoke = 0.0
@@ -77,7 +78,7 @@ class Shown:
 
     def _draw(self, done: float, note: str) -> None:
         if self._bar is None:
-            self._bar = Progress(
+            self._bar = RichBar(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),

@@ -55,11 +55,11 @@ RESOURCES: Final[dict[str, Resource]] = {
             units={**{p: f for p, f in _SI.items() if p}, **_counts(("params", "parameters"), 1.0, _SI)},
             example="6M",
         ),
-        Resource(name="weights", unit="bytes", units=_BYTES, example="24MiB"),
+        Resource(name="model_size", unit="bytes", units=_BYTES, example="24MiB"),
         Resource(name="memory", unit="bytes", units=_BYTES, example="8MiB"),
     )
 }
-"""latency (ms), macs, params, weights (bytes of the stored weights), memory (bytes of peak activations, batch 1)."""
+"""latency (ms), macs, params, model_size (bytes of the stored weights), memory (bytes of peak activations, batch 1)."""
 
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
 
@@ -92,7 +92,7 @@ def parse(text: str | float, resource_name: str) -> float:
 
 
 def percentage(text: str) -> float | None:
-    """`percentage("60%") == 0.6`; None if `text` is not a percentage. Budgets may be relative to the heaviest network."""
+    """`percentage("60%") == 0.6`; None if `text` is not a percentage. Budgets may be relative to the largest network."""
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*%\s*", text) if isinstance(text, str) else None
     if match is None:
         return None

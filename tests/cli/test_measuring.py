@@ -72,7 +72,7 @@ def test_texts_for_people(snug, folder, table):
     other = str(folder / "check-2.json")
     code, out, err = snug("measure", "--space", space, "--device", "onnxruntime", "--seconds", "1", "--out", other)
     assert code == 0
-    assert "lightest network" in out
+    assert "smallest network" in out
     assert f"wrote {other}" in err
     code, out, _ = snug("check", str(table), "--networks", "3", "--seconds", "1")
     assert code == 0

@@ -9,15 +9,15 @@ from PIL import Image
 
 from house import one_clear_line
 from snugnet.cli import execute
+from snugnet.data.dataset import resize
+from snugnet.data.sources.folder import read_image
 from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import read_network, save_network
 from snugnet.deploy.onnx_file import open_onnx
 from snugnet.deploy.prediction import Predictor, open_predictor, predict, prepare
 from snugnet.nets.build import build
-from snugnet.space import Head, SearchSpace, Stage, Stem, heaviest
-from snugnet.train.data import resize
-from snugnet.train.sources.folder import read_image
+from snugnet.space import Head, SearchSpace, Stage, Stem, largest
 
 SPACE = SearchSpace(
     name="reds",
@@ -32,7 +32,7 @@ CARD = Card(class_names=("red", "green", "blue"), mean=(0.5, 0.5, 0.5), std=(0.5
 
 def colour_network():
     """Answers with the strongest channel: every layer passes three channels on."""
-    network = build(heaviest(SPACE), SPACE).eval()
+    network = build(largest(SPACE), SPACE).eval()
     with torch.no_grad():
         for name, value in network.named_parameters():
             if "norm" not in name:

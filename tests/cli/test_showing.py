@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from house import one_clear_line
-from snugnet.space import lightest, preset, zoo
+from snugnet.space import preset, smallest, zoo
 
 
 def test_zoo_json(snug):
@@ -38,11 +38,11 @@ def test_tables_for_people(snug):
 
 def test_show_an_architecture(snug, tmp_path):
     space = preset("hardcore")
-    text = str(lightest(space))
+    text = str(smallest(space))
     shown = json.loads(snug("show", text, "--json")[1])
     assert (shown["space"], shown["architecture"]) == ("hardcore", text)
     path = tmp_path / "architecture.json"
-    path.write_text(json.dumps(lightest(space).to_json()))
+    path.write_text(json.dumps(smallest(space).to_json()))
     assert json.loads(snug("show", str(path), "--space", "hardcore", "--json")[1])["mmacs"] == shown["mmacs"]
 
 
@@ -66,7 +66,7 @@ head: {widths: [8]}
         (["show"], "Missing argument"),
         (["show", "r224 c32 | c16 k3e1 | c24 kk | f1280"], "stage 2"),
         (["show", "r224 c32 | c16 k3e1 | f1280"], "--space"),
-        (["show", str(lightest(preset("hardcore"))), "--space", "tfnas"], "number of stages must be 7"),
+        (["show", str(smallest(preset("hardcore"))), "--space", "tfnas"], "number of stages must be 7"),
         (["show", "missing.json"], "missing.json"),
         (["show", "missing.yaml"], "missing.yaml"),
     ],

@@ -10,9 +10,9 @@ from snugnet.costs.table import exact_table
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import TableMismatch, UnknownName
 from snugnet.nets import build_part, build_plan
-from snugnet.space import heaviest, lightest, plan, preset, sample, zoo
+from snugnet.space import largest, plan, preset, sample, smallest, zoo
 from snugnet.space.genes import decode
-from snugnet.space.plan import BlockPart
+from snugnet.space.plan import BlockSpec
 from snugnet.space.presets import names
 from snugnet.space.sampling import sample_many
 
@@ -29,7 +29,7 @@ def counted_by_torch(network, resolution: int) -> int:
 def test_macs_and_parameters_agree_with_torch(name):
     space = preset(name) if name.endswith("lowres") else preset(name, resolution=64 if name != "attentive" else 96)
     rng = np.random.default_rng(0)
-    for architecture in (lightest(space), heaviest(space), sample(space, rng), sample(space, rng)):
+    for architecture in (smallest(space), largest(space), sample(space, rng), sample(space, rng)):
         made = plan(architecture, space)
         network = build_plan(made)
         assert params(made) == sum(p.numel() for p in network.parameters())
@@ -44,7 +44,7 @@ def test_published_networks_agree_with_torch():
 
 def test_conventions():
     made = zoo.find("TF-NAS-A").network
-    biases = sum(part.se + part.middle for part in made.blocks if part.se) + 1000
+    biases = sum(part.se + part.mid_channels for part in made.blocks if part.se) + 1000
     assert macs(made, "tfnas") - macs(made) == biases + 49 * 1280
     with pytest.raises(UnknownName):
         macs(made, "guess")
@@ -52,15 +52,15 @@ def test_conventions():
 
 def test_space_extremes_of_attentive():
     space = preset("attentive")
-    assert macs(plan(lightest(space), space)) / 1e6 == pytest.approx(203.39, abs=0.005)
-    assert macs(plan(heaviest(space), space)) / 1e6 == pytest.approx(1939.34, abs=0.005)
+    assert macs(plan(smallest(space), space)) / 1e6 == pytest.approx(203.39, abs=0.005)
+    assert macs(plan(largest(space), space)) / 1e6 == pytest.approx(1939.34, abs=0.005)
 
 
 def test_peak_memory_of_a_block_by_hand():
     words = {"in_channels": 4, "out_channels": 4, "kernel": 3, "stride": 1, "resolution": 10, "act": "relu"}
-    wide = BlockPart(middle=12, shortcut="identity", **words)
+    wide = BlockSpec(mid_channels=12, shortcut="identity", **words)
     assert peak_memory(wide) == 4 * 100 * (12 + 12 + 4)  # depthwise in and out, the shortcut waiting
-    plain = BlockPart(middle=4, **words)
+    plain = BlockSpec(mid_channels=4, **words)
     assert peak_memory(plain) == 4 * 100 * (4 + 4)
     assert weight_bytes(plain) == 4 * params(plain) == 4 * sum(p.numel() for p in build_part(plain).parameters())
 
@@ -95,10 +95,10 @@ def largest_live_set(network, images) -> int:
 
 def test_peak_memory_is_reached_by_a_running_network():
     space = preset("hardcore")
-    for architecture in (lightest(space), heaviest(space)):
+    for architecture in (smallest(space), largest(space)):
         made = plan(architecture, space)
         assert largest_live_set(build_plan(made), torch.zeros(1, 3, 224, 224)) <= peak_memory(made)
-    made = plan(heaviest(space), space)
+    made = plan(largest(space), space)
     assert largest_live_set(build_plan(made), torch.zeros(1, 3, 224, 224)) >= 0.8 * peak_memory(made)
 
 
@@ -111,12 +111,12 @@ def test_vectorised_costs_equal_one_by_one(name):
         assert many.tolist() == [function(plan(a, space)) for a in decode(genes, space)]
 
 
-@pytest.mark.parametrize("resource", ["macs", "params", "weights", "memory"])
+@pytest.mark.parametrize("resource", ["macs", "params", "model_size", "memory"])
 @pytest.mark.parametrize("name", ["hardcore", "attentive"])
 def test_tables_add_up_to_the_network(name, resource):
     space = preset(name)
     table = exact_table(space, resource)
-    direct = {"macs": macs, "params": params, "weights": weight_bytes, "memory": peak_memory}[resource]
+    direct = {"macs": macs, "params": params, "model_size": weight_bytes, "memory": peak_memory}[resource]
     rng = np.random.default_rng(2)
     for _ in range(5):
         made = plan(sample(space, rng), space)

@@ -23,7 +23,7 @@ def test_published_networks(name):
     found = graph_of(build_plan(network), network.resolution)
     assert found.macs == analytic.macs(network)
     assert found.memory == analytic.peak_memory(network)
-    assert found.weights == 4 * found.params
+    assert found.model_size == 4 * found.params
     assert 0.98 * analytic.params(network) < found.params < analytic.params(network)  # BN is folded into convolutions
 
 

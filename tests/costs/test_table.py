@@ -16,7 +16,7 @@ from snugnet.devices.device import Device, Runnable, common_fingerprint
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, TableMismatch
 from snugnet.nets.build import Network
-from snugnet.space import heaviest, lightest, plan, preset
+from snugnet.space import largest, plan, preset, smallest
 from snugnet.space.slots import distinct_parts
 
 QUICK = TimingSettings(seconds=30, least_passes=6, most_passes=6, warmup=1)
@@ -61,18 +61,18 @@ def table(tmp_path_factory):
 
 def test_every_part_is_measured_once_and_networks_are_predicted(table):
     assert set(table.costs) == set(distinct_parts(SPACE))
-    for end in (lightest, heaviest):
+    for end in (smallest, largest):
         network = plan(end(SPACE), SPACE)
         assert table.of_network(network) == pytest.approx(1.07 * analytic.params(network) / 1e3, rel=0.01)
     part = next(iter(table.costs))
-    assert table.alone[part][0] == pytest.approx(analytic.params(part) / 1e3)
+    assert table.isolated_ms[part][0] == pytest.approx(analytic.params(part) / 1e3)
     assert table.origin["calibration"]["ratio"] == pytest.approx(1.07, rel=0.02)
     assert {"date", "versions", "passes", "spread", "device", "batch", "resolutions"} <= set(table.origin)
 
 
 def test_the_batch_is_measured_as_such():
     one, four = (measure(SPACE, Pretended(), batch=b, settings=QUICK, networks=3) for b in (1, 4))
-    network = plan(lightest(SPACE), SPACE)
+    network = plan(smallest(SPACE), SPACE)
     assert four.of_network(network) == pytest.approx(4 * one.of_network(network), rel=0.02)
     assert four.origin["batch"] == 4
 
@@ -137,19 +137,19 @@ def test_used_elsewhere_it_says_what_differs(table, words, named):
 
 def test_a_part_it_does_not_hold(table):
     with pytest.raises(TableMismatch, match="must hold every part"):
-        table.of_network(plan(lightest(preset("hardcore")), preset("hardcore")))
+        table.of_network(plan(smallest(preset("hardcore")), preset("hardcore")))
 
 
 def test_free_widths_are_interpolated():
     space = preset("tfnas-lowres", width=0.25, classes=10)
     table = measure(space, Pretended(), settings=QUICK, networks=4)
-    network = plan(heaviest(space), space)
-    block = max(network.blocks, key=lambda b: b.middle)
-    between = replace(block, middle=block.middle - 3)
+    network = plan(largest(space), space)
+    block = max(network.blocks, key=lambda b: b.mid_channels)
+    between = replace(block, mid_channels=block.mid_channels - 3)
     assert between not in table.costs
     assert table.of_part(between) == pytest.approx(1.07 * analytic.params(between) / 1e3, rel=0.02)
     with pytest.raises(TableMismatch):
-        table.of_part(replace(block, middle=block.middle + 1))
+        table.of_part(replace(block, mid_channels=block.mid_channels + 1))
     exact = exact_table(space, "macs")
     assert exact.of_part(between) == analytic.macs(between)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from snugnet.budget.budget import Budget
+from snugnet.budgets.budget import Budget
 from snugnet.costs import analytic
 from snugnet.costs.measure import measure
 from snugnet.costs.table import exact_table
@@ -18,19 +18,19 @@ from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, DamagedFile, FileTrouble, TableMismatch, UnknownName
 from snugnet.nets.build import build
-from snugnet.space import lightest, plan, preset
+from snugnet.space import plan, preset, smallest
 from snugnet.space.plan import plan_to_json
 
 SPACE = preset("hardcore-lowres", classes=10, width=0.25)
-PLAN = plan(lightest(SPACE), SPACE)
+PLAN = plan(smallest(SPACE), SPACE)
 QUICK = TimingSettings(seconds=5, least_passes=5, most_passes=5)
-WIDE = {"latency": "100s", "macs": "1GMACs", "params": "10M", "weights": "40MiB", "memory": "40MiB"}
+WIDE = {"latency": "100s", "macs": "1GMACs", "params": "10M", "model_size": "40MiB", "memory": "40MiB"}
 
 
 @pytest.fixture(scope="module")
 def network():
     torch.manual_seed(0)
-    return build(lightest(SPACE), SPACE)
+    return build(smallest(SPACE), SPACE)
 
 
 def test_a_network_that_fits(network, tmp_path):
@@ -76,7 +76,7 @@ def test_the_weights_are_hashed(network):
     first = certify(network, {"params": "10M"})
     again = certify(network, {"params": "10M"})
     torch.manual_seed(1)
-    other = certify(build(lightest(SPACE), SPACE), {"params": "10M"})
+    other = certify(build(smallest(SPACE), SPACE), {"params": "10M"})
     assert first.weights_sha256 == again.weights_sha256 != other.weights_sha256
 
 

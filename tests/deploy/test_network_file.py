@@ -11,7 +11,7 @@ from small_network import CARD, small_network
 from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import load, read_network, save_network
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
-from snugnet.space import heaviest
+from snugnet.space import largest
 from snugnet.space.plan import plan_to_json
 
 
@@ -132,8 +132,8 @@ def test_an_architecture_beside_the_weights(tmp_path):
 
     space = preset("hardcore-lowres", classes=10)
     file = tmp_path / "bare.safetensors"
-    save_file(build(heaviest(space), space).state_dict(), file)
-    named = {"architecture": str(heaviest(space)), "space": "hardcore-lowres", "classes": 10}
+    save_file(build(largest(space), space).state_dict(), file)
+    named = {"architecture": str(largest(space)), "space": "hardcore-lowres", "classes": 10}
     file.with_suffix(".json").write_text(json.dumps(named))
     assert load(file).plan.head.classes == 10
 

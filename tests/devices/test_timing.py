@@ -46,7 +46,7 @@ def test_one_after_another_would_not_recover_them():
 def test_it_stops_early_on_a_quiet_machine_and_says_so():
     machine = NoisyMachine()
     found = time_subjects(COSTS, machine.stopwatch, TimingSettings(seconds=1000), now=machine.now)
-    assert found.verdict == "tight"
+    assert found.score == "tight"
     assert found.passes == 30
     assert "as wanted" in found.message
 
@@ -56,7 +56,7 @@ def test_it_stops_when_the_time_is_up():
     found = time_subjects(
         COSTS, machine.stopwatch, TimingSettings(seconds=20, tolerance=1e-5, most_passes=10**6), now=machine.now
     )
-    assert found.verdict == "noisy"
+    assert found.score == "noisy"
     assert 20 <= found.seconds < 21
 
 
@@ -64,7 +64,7 @@ def test_a_hopeless_machine_is_called_too_noisy_with_a_remedy():
     wild = np.random.default_rng(3)
     machine = NoisyMachine(lambda t: float(np.exp(wild.normal(1.0, 0.8))))
     found = time_subjects(COSTS, machine.stopwatch, TimingSettings(seconds=15, least_passes=5), now=machine.now)
-    assert found.verdict == "noisy"
+    assert found.score == "noisy"
     assert "too noisy" in found.message
     assert "--seconds 30" in found.message
 

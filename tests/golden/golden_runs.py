@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 import snugnet as sn
 from snugnet.costs.calibrate import calibrate
 from snugnet.costs.table import CostTable, exact_table
-from snugnet.files import sha256
 from snugnet.solve import balanced_start, best_alpha, best_choices, frank_wolfe, project
 from snugnet.space import plan, sample
 from snugnet.space.slots import distinct_parts
+from snugnet.store import sha256
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "solve"))
@@ -47,12 +47,19 @@ def trained(batch=64):
     data = sn.load_data("digits", resolution=8)
     calm = {"mixup": 0.0, "auto_augment": None}
     phases = [
-        sn.methods.heaviest(epochs=2, lr=0.1, shift=1, open_gates=True, ema=0.99, **calm),
+        sn.methods.largest(epochs=2, lr=0.1, crop_padding=1, se_bias_init=True, ema=0.99, **calm),
         sn.methods.multipath(
-            epochs=2, lr=0.1, sort_channels=True, inherit_kernels=True, distill=0.5, ramp_epochs=1, ema=0.99, **calm
+            epochs=2,
+            lr=0.1,
+            sort_channels=True,
+            inherit_kernels=True,
+            distill=0.5,
+            curriculum_epochs=1,
+            ema=0.99,
+            **calm,
         ),
     ]
-    sn.train(supernet, data, phases, batch=batch, threads=1, judge=None, seed=3)
+    sn.train(supernet, data, phases, batch=batch, threads=1, evaluator=None, seed=3)
     return supernet.eval(), data
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from snugnet.nets import build, build_plan
-from snugnet.space import heaviest, lightest, preset, sample, zoo
+from snugnet.space import largest, preset, sample, smallest, zoo
 from snugnet.space.presets import names
 
 
@@ -20,7 +20,7 @@ def test_every_published_network_runs_on_a_batch(name):
 def test_random_architectures_build_train_and_run(name):
     space = preset(name, classes=7)
     rng = np.random.default_rng(0)
-    for architecture in (lightest(space), sample(space, rng), sample(space, rng)):
+    for architecture in (smallest(space), sample(space, rng), sample(space, rng)):
         network = build(architecture, space)
         size = 36 if name.endswith("lowres") else 64
         loss = network(torch.randn(2, 3, size, size)).square().mean()
@@ -31,7 +31,7 @@ def test_random_architectures_build_train_and_run(name):
 @pytest.mark.parametrize("name", ["hardcore-lowres", "tfnas-lowres", "attentive-lowres"])
 def test_networks_export(name):
     space = preset(name, classes=5)
-    network = build(heaviest(space), space).eval()
+    network = build(largest(space), space).eval()
     images = torch.randn(2, 3, 28, 28)
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
@@ -42,7 +42,7 @@ def test_networks_export(name):
 
 def test_no_trace_of_the_search_machinery():
     space = preset("hardcore-lowres")
-    network = build(heaviest(space), space)
+    network = build(largest(space), space)
     kinds = {type(m).__module__.split(".")[0] for m in network.modules() if type(m).__module__.startswith("torch")}
     own = {type(m).__name__ for m in network.modules() if type(m).__module__.startswith("snugnet")}
     assert kinds == {"torch"}
@@ -51,7 +51,7 @@ def test_no_trace_of_the_search_machinery():
 
 def test_blocks_with_a_shortcut_start_as_it_where_the_paper_says_so():
     space = preset("attentive-lowres")
-    network = build(lightest(space), space)
+    network = build(smallest(space), space)
     assert all(
         float(block.project.norm.weight.detach().abs().sum()) == 0 for stage in network.stages for block in stage
     )

@@ -7,17 +7,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from snugnet.errors import BadInput, BadSpace
-from snugnet.nets import Supernet, extract, extract_heaviest, recalibrate, sort_channels
+from snugnet.nets import Supernet, extract, extract_largest, recalibrate, sort_channels
 from snugnet.space import (
     BlockChoice,
     Head,
     SearchSpace,
     Stage,
     Stem,
-    heaviest,
-    lightest,
+    largest,
     preset,
     sample,
+    smallest,
 )
 from snugnet.space.genes import concatenate, decode, encode
 from snugnet.space.presets import names
@@ -80,7 +80,7 @@ SPACES = {**{name: small(name) for name in names()}, "own": own_space()}
 def test_extracted_networks_equal_the_supernets_output(name):
     space = SPACES[name]
     supernet, rng = lived_in(space), np.random.default_rng(0)
-    for architecture in (heaviest(space), lightest(space), sample(space, rng), sample(space, rng)):
+    for architecture in (largest(space), smallest(space), sample(space, rng), sample(space, rng)):
         x = images(space, 2)
         network = extract(supernet, architecture)
         size = architecture.resolution
@@ -139,7 +139,7 @@ def test_gradients_of_mixed_paths_are_the_sum_of_each_images_own():
 def test_what_batch_norm_normalises_over():
     """A channel's statistics come from all images of the layer (and kernel), whatever their expansions."""
     space = SPACES["hardcore-lowres"]
-    small_one, large_one = (encode([a], space) for a in (lightest(space), heaviest(space)))
+    small_one, large_one = (encode([a], space) for a in (smallest(space), largest(space)))
     supernet = lived_in(space).train()
     block = supernet.blocks()[1]
     norm = block.operations[0].expand.norm
@@ -232,21 +232,21 @@ def test_calls_leave_no_trace():
     supernet = lived_in(space)
     x = images(space, 3)
     with torch.no_grad():
-        first = supernet(x, heaviest(space))
-        supernet(x, lightest(space))
+        first = supernet(x, largest(space))
+        supernet(x, smallest(space))
         supernet(x, supernet.sample_paths(3, np.random.default_rng(6)))
-        assert torch.equal(supernet(x, heaviest(space)), first)
+        assert torch.equal(supernet(x, largest(space)), first)
 
 
 @pytest.mark.parametrize("name", ["hardcore-lowres", "tfnas-lowres", "attentive-lowres"])
-def test_sorting_channels_keeps_the_heaviest_network_and_serves_the_small(name):
+def test_sorting_channels_keeps_the_largest_network_and_serves_the_small(name):
     space = SPACES[name]
     supernet = lived_in(space)
     x = images(space, 2)
     with torch.no_grad():
-        before = supernet(x, heaviest(space))
+        before = supernet(x, largest(space))
         sort_channels(supernet)
-        assert torch.allclose(supernet(x, heaviest(space)), before, atol=1e-4)
+        assert torch.allclose(supernet(x, largest(space)), before, atol=1e-4)
     weight = supernet.blocks()[-1].operations[0].project.conv.weight.detach().abs().sum((0, 2, 3))
     assert (weight.diff() <= 1e-6).all()
 
@@ -254,7 +254,7 @@ def test_sorting_channels_keeps_the_heaviest_network_and_serves_the_small(name):
 def test_recalibration_gives_the_statistics_of_the_batches():
     torch.manual_seed(0)
     space = SPACES["hardcore-lowres"]
-    network = extract_heaviest(lived_in(space))
+    network = extract_largest(lived_in(space))
     batches = [images(space, 8, seed) for seed in range(3)]
     weights = {n: p.clone() for n, p in network.named_parameters()}
     recalibrate(network, batches)

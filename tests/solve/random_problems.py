@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from snugnet.solve import Choice, Group, Point, Problem, ResourceCosts, Values, count_choices, enumerate_choices
+from snugnet.solve import Choice, Group, Objective, Point, Problem, ResourceCosts, count_choices, enumerate_choices
 
 COSTS = {
     "small whole numbers": lambda rng, n: rng.integers(0, 4, n).astype(float),
@@ -42,8 +42,8 @@ def cases(draw, *, budgets=st.integers(0, 3), most=60):
     network = list(enumerate_choices(problem))
     network = network[int(rng.integers(len(network)))]
     limits = {r.name: _limit(problem, r.name, network, draw(st.sampled_from(LIMITS)), rng) for r in resources}
-    worth = WORTHS[draw(st.sampled_from(sorted(WORTHS)))]
-    values = Values(tuple(worth(rng, n) for n in sizes), tuple(worth(rng, len(g.depths)) for g in problem.groups))
+    effect = WORTHS[draw(st.sampled_from(sorted(WORTHS)))]
+    values = Objective(tuple(effect(rng, n) for n in sizes), tuple(effect(rng, len(g.depths)) for g in problem.groups))
     return problem.with_limits(limits), values, rng
 
 
@@ -69,7 +69,7 @@ def random_point(problem: Problem, rng: np.random.Generator) -> Point:
 
 def hardcore_shaped(
     budgets: int, seed: int, *, share: float = 0.45, slots: int = 20, options: int = 12, groups: int = 5
-) -> tuple[Problem, Values]:
+) -> tuple[Problem, Objective]:
     """20 slots x 12 options in 5 groups of depth 2-4; limits `share` of the way from the cheapest to the dearest."""
     rng = np.random.default_rng(seed)
     size = np.sort(rng.uniform(1, 3, (slots, options)), axis=1) * rng.uniform(0.5, 2, (slots, 1))
@@ -85,5 +85,5 @@ def hardcore_shaped(
     for name in problem.names:
         low, high = (problem.cost(c)[name] for c in (problem.cheapest(name), problem.dearest(name)))
         limits[name] = low + share * (high - low)
-    worth = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
-    return problem.with_limits(limits), Values(tuple(worth), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))
+    effect = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
+    return problem.with_limits(limits), Objective(tuple(effect), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))

@@ -18,11 +18,11 @@ from snugnet.solve import (
     best_beta,
     best_by_enumeration,
     best_choices,
-    credit,
     enumerate_choices,
     explain,
     project,
     project_alternating,
+    projection_objective,
     shadow_prices,
 )
 from snugnet.solve.milp import programme
@@ -30,7 +30,7 @@ from snugnet.solve.milp import programme
 NEAR = 1e-7
 
 
-def worths(problem, values, choices):
+def effects(problem, values, choices):
     return [problem.value(values, c) for c in choices]
 
 
@@ -43,13 +43,13 @@ def test_integer_optimum_and_feasibility(case):
     assert (got.status.outcome is Outcome.INFEASIBLE) == (not truth)
     assert all(problem.is_feasible(c) for c in got.found)
     assert len(set(got.found)) == len(got.found) == len(truth)
-    np.testing.assert_allclose(worths(problem, values, got.found), worths(problem, values, truth), atol=1e-9)
+    np.testing.assert_allclose(effects(problem, values, got.found), effects(problem, values, truth), atol=1e-9)
     if truth:
         assert got.status.outcome is Outcome.OPTIMAL
         assert got.stats["gap"] <= 1e-8
-        assert got.stats["bound"] >= worths(problem, values, truth)[0] - 1e-9
+        assert got.stats["bound"] >= effects(problem, values, truth)[0] - 1e-9
         one = best_choices(problem, values, count=1)
-        np.testing.assert_allclose(worths(problem, values, one.found), worths(problem, values, truth[:1]), atol=1e-9)
+        np.testing.assert_allclose(effects(problem, values, one.found), effects(problem, values, truth[:1]), atol=1e-9)
 
 
 @settings(max_examples=150)
@@ -61,7 +61,7 @@ def test_the_milp_alone_agrees_too(case):
     got = programme(problem, values, count=3, deadline=np.inf, gap=0.0)
     assert got.proven
     assert all(problem.is_feasible(c) for c in got.choices)
-    np.testing.assert_allclose(worths(problem, values, got.choices), worths(problem, values, truth), atol=1e-8)
+    np.testing.assert_allclose(effects(problem, values, got.choices), effects(problem, values, truth), atol=1e-8)
 
 
 @settings(max_examples=400)
@@ -149,10 +149,10 @@ def test_linear_programmes_agree_with_scipy_and_are_vertices(case):
         ),
         (best_beta(problem, values.depths, point.alpha), problem.flat_beta(values.depths), problem.beta_costs(alpha)),
     )
-    for which, (got, worth, rows) in enumerate(blocks):
+    for which, (got, effect, rows) in enumerate(blocks):
         sizes = problem.depth_sizes if which else problem.slot_sizes
         rows = rows[problem.limited]
-        low, high = (scipy_lp(worth, rows, room, sizes, sign * 1e-6 * (1e-3 + problem.limit)) for sign in (-1, 1))
+        low, high = (scipy_lp(effect, rows, room, sizes, sign * 1e-6 * (1e-3 + problem.limit)) for sign in (-1, 1))
         if not got.ok:
             assert got.status.outcome is Outcome.INFEASIBLE
             assert least_excess(rows, problem.base[problem.limited], problem.limit, sizes) > 0.9e-9
@@ -161,7 +161,7 @@ def test_linear_programmes_agree_with_scipy_and_are_vertices(case):
         ours = Point(point.alpha, vectors) if which else Point(vectors, point.beta)
         assert problem.is_feasible(ours)
         assert sum(int((v > 0).sum()) - 1 for v in vectors) <= len(problem.limits), "one fractional slot per budget"
-        worth_got = float(worth @ np.concatenate(vectors))
+        worth_got = float(effect @ np.concatenate(vectors))
         assert low - 1e-5 <= worth_got <= high + 1e-5
 
 
@@ -172,13 +172,13 @@ def test_one_budget_lp_agrees_with_enumeration(case):
     problem, values, rng = case
     point = random_point(problem, rng)
     rows = problem.alpha_costs(problem.flat_beta(point.beta))[0]
-    worth = problem.flat_alpha(values.options)
+    effect = problem.flat_alpha(values.options)
     starts = problem.slot_starts
     corners = [starts + np.array(c) for c in itertools.product(*(range(n) for n in problem.slot_sizes))]
     if len(corners) > 400:
         return
     cost = np.array([problem.base[0] + rows[c].sum() for c in corners])
-    value = np.array([worth[c].sum() for c in corners])
+    value = np.array([effect[c].sum() for c in corners])
     limit = problem.limit[0] * (1 + 1e-9)
     got = best_alpha(problem, values.options, point.beta)
     inside = cost <= limit
@@ -189,7 +189,7 @@ def test_one_budget_lp_agrees_with_enumeration(case):
     if not inside.all():  # or on the way from a corner inside to one outside, where it meets the budget
         share = (limit - cost[inside][:, None]) / (cost[~inside] - cost[inside][:, None])
         best = max(best, (value[inside][:, None] * (1 - share) + share * value[~inside]).max())
-    assert float(worth @ np.concatenate(got.value)) == pytest.approx(best, abs=1e-6)
+    assert float(effect @ np.concatenate(got.value)) == pytest.approx(best, abs=1e-6)
 
 
 @settings(max_examples=300)
@@ -205,16 +205,16 @@ def test_projections_and_the_balanced_start(case):
     if not fitting:
         return
     assert problem.is_feasible(start.value)
-    wish = credit(problem, point)
-    best = max(problem.value(wish, c) for c in fitting)
+    objective = projection_objective(problem, point)
+    best = max(problem.value(objective, c) for c in fitting)
     assert problem.is_feasible(exact.value)
-    assert problem.value(wish, exact.value) == pytest.approx(best, abs=1e-9)
+    assert problem.value(objective, exact.value) == pytest.approx(best, abs=1e-9)
     if problem.is_feasible(argmax_baseline(problem, point)):
-        assert best == pytest.approx(problem.value(wish, argmax_baseline(problem, point)))
+        assert best == pytest.approx(problem.value(objective, argmax_baseline(problem, point)))
     if problem.is_feasible(point):
         turn = project_alternating(problem, point)
         assert problem.is_feasible(turn.value)
-        assert problem.value(wish, turn.value) <= best + 1e-9
+        assert problem.value(objective, turn.value) <= best + 1e-9
 
 
 @settings(max_examples=100)
@@ -224,12 +224,12 @@ def test_shadow_prices(case):
     truth = best_by_enumeration(problem, values)
     if not truth:
         return
-    worth = problem.value(values, truth[0])
+    effect = problem.value(values, truth[0])
     for price in shadow_prices(problem, values, relax_by=0.05):
         wider = problem.with_limits({**problem.limits, price.name: problem.limits[price.name] * 1.05})
         free = problem.with_limits({n: v for n, v in problem.limits.items() if n != price.name})
         for gain, relaxed in ((price.gain, wider), (price.gain_if_free, free)):
             best = best_by_enumeration(relaxed, values)[0]
-            assert gain == pytest.approx(problem.value(values, best) - worth, abs=1e-9)
+            assert gain == pytest.approx(problem.value(values, best) - effect, abs=1e-9)
         assert price.name in price.message
         assert price.dual >= 0

@@ -44,7 +44,7 @@ def far(point, target):
 def test_reaches_a_target_inside_the_budgets(schedule, momentum):
     problem, _ = hardcore_shaped(2, 0, share=0.7)
     target = problem.uniform()
-    start = problem.point(problem.lightest())
+    start = problem.point(problem.smallest())
     assert problem.is_feasible(target)
     rng = np.random.default_rng(0)
     got = frank_wolfe(

@@ -9,10 +9,10 @@ from random_problems import hardcore_shaped, random_point
 
 from snugnet.solve import (
     LinearOracle,
+    Objective,
     Outcome,
     Point,
     Problem,
-    Values,
     argmax_baseline,
     balanced_start,
     best_choice,
@@ -36,8 +36,8 @@ def test_sweep_and_milp_find_the_same_optimum(budgets):
 def test_the_twenty_best_are_different_ordered_and_complete():
     problem, values = hardcore_shaped(2, 1)
     many = best_choices(problem, values, count=20)
-    worth = [problem.value(values, c) for c in many.found]
-    assert worth == sorted(worth, reverse=True)
+    effect = [problem.value(values, c) for c in many.found]
+    assert effect == sorted(effect, reverse=True)
     assert len(set(many.found)) == 20
     assert many.found[:5] == best_choices(problem, values, count=5).found
     assert all(problem.is_feasible(c) for c in many.found)
@@ -51,7 +51,7 @@ def test_answers_do_not_depend_on_chance():
 def test_ties_everywhere_are_left_to_the_milp():
     """All values equal: the sweep cannot tell anything apart and has to hand over."""
     problem, values = hardcore_shaped(3, 0, share=0.2)
-    flat = Values(tuple(np.zeros(12) for _ in values.options), tuple(np.zeros(3) for _ in values.depths))
+    flat = Objective(tuple(np.zeros(12) for _ in values.options), tuple(np.zeros(3) for _ in values.depths))
     got = best_choice(problem, flat)
     assert got.status.outcome is Outcome.OPTIMAL
     assert problem.is_feasible(got.value)
@@ -134,11 +134,11 @@ def test_balanced_start_is_the_flattest_there_is():
 
 def test_where_only_one_network_fits_that_is_the_start():
     problem, _ = hardcore_shaped(1, 0)
-    lightest = problem.cheapest("r0")
-    exact = problem.with_limits({"r0": problem.cost(lightest)["r0"]})
+    smallest = problem.cheapest("r0")
+    exact = problem.with_limits({"r0": problem.cost(smallest)["r0"]})
     got = balanced_start(exact)
-    assert project(exact, got.value).value == lightest
-    below = problem.with_limits({"r0": problem.cost(lightest)["r0"] * (1 - 1e-8)})
+    assert project(exact, got.value).value == smallest
+    below = problem.with_limits({"r0": problem.cost(smallest)["r0"] * (1 - 1e-8)})
     assert balanced_start(below).status.outcome is Outcome.INFEASIBLE
 
 

@@ -11,9 +11,9 @@ from snugnet.errors import BadInput, BadProblem, Infeasible
 from snugnet.solve import (
     Choice,
     Group,
+    Objective,
     Problem,
     ResourceCosts,
-    Values,
     best_choice,
     best_choices,
     count_choices,
@@ -64,14 +64,14 @@ def test_equal_networks_are_equal_values():
 
 def test_no_budget_is_allowed_and_unconstrained():
     problem = Problem(groups=(STAGE,), resources=(latency([1, 2], [1, 2]),))
-    values = Values((np.array([0.0, 1.0]), np.array([0.0, 1.0])), (np.zeros(2),))
+    values = Objective((np.array([0.0, 1.0]), np.array([0.0, 1.0])), (np.zeros(2),))
     assert best_choice(problem, values).value == Choice((1, 1), (2,))
     assert explain(problem).feasible
 
 
 def test_plain_slots_are_a_special_case():
     problem = Problem.plain({"cost": [[1, 5], [2, 3, 9]]}, {"cost": 8.0})
-    values = Values((np.array([0.0, 3.0]), np.array([0.0, 1.0, 5.0])), (np.zeros(1),))
+    values = Objective((np.array([0.0, 3.0]), np.array([0.0, 1.0, 5.0])), (np.zeros(1),))
     assert best_choice(problem, values).value == Choice((1, 1), (2,))
 
 
@@ -79,7 +79,7 @@ def test_ten_budgets():
     rng = np.random.default_rng(0)
     costs = {f"r{k}": rng.uniform(1, 2, (4, 3)) for k in range(10)}
     problem = Problem.plain(costs, {name: float(c.mean() * 4 * 1.1) for name, c in costs.items()})
-    values = Values(tuple(rng.normal(size=(4, 3))), (np.zeros(1),))
+    values = Objective(tuple(rng.normal(size=(4, 3))), (np.zeros(1),))
     fitting = [c for c in enumerate_choices(problem) if problem.is_feasible(c)]
     best = max(problem.value(values, c) for c in fitting)
     assert problem.value(values, best_choice(problem, values).value) == pytest.approx(best)
@@ -89,7 +89,7 @@ def test_a_limit_at_a_networks_own_cost_admits_it_however_the_sum_was_rounded():
     costs = [[0.1], [0.2], [0.3], [0.7], [1e-3]]
     forwards = 0.1 + 0.2 + 0.3 + 0.7 + 1e-3
     backwards = 1e-3 + 0.7 + 0.3 + 0.2 + 0.1
-    values = Values(tuple(np.zeros(1) for _ in costs), (np.zeros(1),))
+    values = Objective(tuple(np.zeros(1) for _ in costs), (np.zeros(1),))
     for limit in (forwards, backwards):
         assert best_choice(Problem.plain({"cost": costs}, {"cost": limit}), values).ok
     assert not best_choice(Problem.plain({"cost": costs}, {"cost": forwards * (1 - 1e-8)}), values).ok
@@ -145,7 +145,7 @@ BAD = {
     "wrong option": (lambda: Problem(groups=(STAGE,), resources=()).choice((7, 0), (1,)), "slot 0 (stage)"),
     "NaN value": (
         lambda: best_choice(
-            Problem(groups=(STAGE,), resources=()), Values((np.array([0, np.nan]), np.zeros(2)), (np.zeros(2),))
+            Problem(groups=(STAGE,), resources=()), Objective((np.array([0, np.nan]), np.zeros(2)), (np.zeros(2),))
         ),
         "every value must be finite",
     ),
@@ -171,7 +171,7 @@ def test_bad_arguments():
 
 def test_reading_the_value_of_nothing_raises_the_reason():
     problem = Problem.plain({"cost": [[1.0]]}, {"cost": 0.5})
-    got = best_choice(problem, Values((np.zeros(1),), (np.zeros(1),)))
+    got = best_choice(problem, Objective((np.zeros(1),), (np.zeros(1),)))
     assert not got.ok
     with pytest.raises(Infeasible, match="cost"):
         _ = got.value

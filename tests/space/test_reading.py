@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from snugnet.errors import BadSpace, DamagedFile, FileTrouble
-from snugnet.space import heaviest, plan, preset
+from snugnet.space import largest, plan, preset
 from snugnet.space.presets import names
 from snugnet.space.reading import find_space, load_space, space_from_dict, space_to_dict
 from snugnet.space.stored import space_from_json, space_to_json
@@ -31,14 +31,14 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_a_space_in_yaml(tmp_path):
     space = load_space(written(tmp_path, GOOD))
     assert space.count == 8 + 8**2 + 8**3
-    plan(heaviest(space), space)
+    plan(largest(space), space)
     assert find_space(str(tmp_path / "space.yaml")) == space
 
 
 def test_free_widths_in_yaml(tmp_path):
-    text = GOOD.replace("expands: [3, 6],", "expands: [3, 6], span: [[2, 4], [4, 8]],")
+    text = GOOD.replace("expands: [3, 6],", "expands: [3, 6], expand_range: [[2, 4], [4, 8]],")
     space = load_space(written(tmp_path, text))
-    assert space.stages[1].choices[0].span == (2, 4)
+    assert space.stages[1].choices[0].expand_range == (2, 4)
 
 
 @pytest.mark.parametrize("name", ["hardcore", "attentive", "hardcore-paper", "hardcore-lowres"])
@@ -61,7 +61,7 @@ def test_there_and_back(name):
         ("resolutions: [32]", "resolutions: []", "resolutions"),
         ("stride: 2", "stride: 3", "stride"),
         ("depth: [1, 3]", "depth: [1, 2, 3]", "depth"),
-        ("expands: [3, 6]", "expands: [3, 6], span: [[2, 4]]", "span"),
+        ("expands: [3, 6]", "expands: [3, 6], expand_range: [[2, 4]]", "expand_range"),
     ],
 )
 def test_mistakes_are_named(tmp_path, old, new, message):

@@ -17,14 +17,14 @@ from snugnet.space import (
     check,
     crossover,
     from_json,
-    heaviest,
-    lightest,
+    largest,
     mutate,
     parse,
     plan,
     preset,
     sample,
     sample_where,
+    smallest,
 )
 from snugnet.space.architecture import read_text_form
 from snugnet.space.genes import decode, encode
@@ -74,7 +74,7 @@ def test_counts_of_the_papers():
                 Stage(
                     widths=(4, 6),
                     depths=(1, 2),
-                    choices=(BlockChoice(kernel=3, expand=1, span=(0.5, 1)), BlockChoice(kernel=5, expand=1)),
+                    choices=(BlockChoice(kernel=3, expand=1, expand_range=(0.5, 1)), BlockChoice(kernel=5, expand=1)),
                 ),
             ),
             stem=Stem(widths=(2, 4)),
@@ -136,17 +136,17 @@ def test_sampling_is_seeded_and_bounded():
         sample_where(space, np.random.default_rng(0), lambda _: False, max_tries=7)
     assert sample_where(space, np.random.default_rng(0), lambda a: a.depths[1] == 2).depths[1] == 2
     with pytest.raises(BadInput, match="probability"):
-        mutate(space, lightest(space), np.random.default_rng(0), 1.5)
+        mutate(space, smallest(space), np.random.default_rng(0), 1.5)
 
 
 @pytest.mark.parametrize("name", names())
 def test_extremes_belong_and_plans_fit_together(name):
     space = preset(name)
-    for architecture in (heaviest(space), lightest(space), sample(space, np.random.default_rng(5))):
+    for architecture in (largest(space), smallest(space), sample(space, np.random.default_rng(5))):
         made = plan(architecture, space)
         check_plan(made)
         assert plan_from_json(plan_to_json(made)) == made
-        missing = set(made.parts) - set(distinct_parts(space, widths_per_span=10**6 if "tf" in name else 3))
+        missing = set(made.parts) - set(distinct_parts(space, widths_per_range=10**6 if "tf" in name else 3))
         assert not missing
 
 
@@ -205,7 +205,7 @@ def test_what_is_not_in_the_space_is_refused_with_its_place(text, place):
 )
 def test_malformed_json_is_refused(change):
     space = preset("hardcore")
-    value = {**lightest(space).to_json(), **change}
+    value = {**smallest(space).to_json(), **change}
     with pytest.raises(BadArchitecture):
         from_json(value, space)
 
@@ -259,7 +259,7 @@ def test_a_stage_is_sound_or_refused(widths, depths, stride, choices):
         lambda: Stage.of(8, depth=1, kernels=(3, 3)),
         lambda: Stage.of(8, depth=1, kernels=()),
         lambda: Stage.of(8, depth=1, act="gelu"),
-        lambda: Stage(widths=(8,), depths=(1,), choices=(BlockChoice(kernel=3, expand=3, span=(4, 5)),)),
+        lambda: Stage(widths=(8,), depths=(1,), choices=(BlockChoice(kernel=3, expand=3, expand_range=(4, 5)),)),
         lambda: Head(kind="pool-conv", widths=(8,)),
         lambda: Head(kind="conv-pool", widths=(8,), hidden=9),
         lambda: small_space(classes=1),
@@ -291,10 +291,10 @@ def test_presets_take_classes_resolution_width():
 
 def test_an_architecture_is_a_value():
     space = preset("hardcore")
-    one, same = lightest(space), lightest(space)
+    one, same = smallest(space), smallest(space)
     assert one == same
     assert hash(one) == hash(same)
-    assert len({one, same, heaviest(space)}) == 2
+    assert len({one, same, largest(space)}) == 2
     assert replace(one, resolution=192) != one
 
 

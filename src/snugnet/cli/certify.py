@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugnet.budget.budget import Budget
+from snugnet.budgets.budget import Budget
 from snugnet.cli.device_options import Batch, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table_file import load_table
 from snugnet.errors import BadInput, BudgetExceeded
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 from snugnet.units import show
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def certify(
         say("an ONNX file does not say what its blocks are: the table cannot predict it; certify its .safetensors file")
     try:
         made = certificate.certify(
-            network, limits, place, batch=batch, tables=tables, out=out, settings=settings, tracker=Shown()
+            network, limits, place, batch=batch, tables=tables, out=out, settings=settings, progress=RichProgress()
         )
     except BudgetExceeded:
         if json:

@@ -13,10 +13,10 @@ from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import CostTable
 from snugnet.costs.table_file import load_table
 from snugnet.errors import TableMismatch
-from snugnet.files import check_writable, write_json
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_from_json
+from snugnet.store import check_writable, write_json
 
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `snugnet measure` wrote.")]
 Networks = Annotated[int, typer.Option("--networks", help="How many networks to measure.")]
@@ -53,7 +53,9 @@ def check(
     there = read.origin["device"]
     device = by_name(there["device"], threads=int(there["threads"]), precision=there["precision"])
     settings = TimingSettings(seed=seed) if seconds is None else TimingSettings(seconds=seconds, seed=seed)
-    found = check_table(read, _space(read, space), device, networks=networks, settings=settings, tracker=Shown())
+    found = check_table(
+        read, _space(read, space), device, networks=networks, settings=settings, progress=RichProgress()
+    )
     write_json(target, found.to_json())
     if plot is not None:
         picture_of_check(found, plot, f"{read.origin['space']} on {device.name}, {device.threads} thread(s)")

@@ -10,7 +10,7 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput, DataMissing
-from snugnet.files import read_bytes, sha256
+from snugnet.store import read_bytes, sha256
 from snugnet.units import show
 
 if TYPE_CHECKING:
@@ -131,14 +131,14 @@ def _images(file: Path, read: NetworkFile, paths: list[Path]) -> Tensor | None:
     recipe = file.parent / "recipe.yaml"
     if not recipe.is_file():
         return None
-    from snugnet import recipes
+    from snugnet import fitting
 
     try:
-        data = recipes.find(str(recipe)).data.load()
+        data = fitting.find(str(recipe)).data.load()
     except DataMissing as error:
         say(f"checked on random images only: {error.rule}")
         return None
-    images = next(iter(data.batches("test", COUNT, limit=COUNT)))[0]
+    images: torch.Tensor = next(iter(data.batches("test", COUNT, limit=COUNT)))[0]
     if tuple(images.shape[1:]) != (plan.stem.in_channels, plan.resolution, plan.resolution):
         say(f"checked on random images only: the run's images are {list(images.shape[1:])}")
         return None

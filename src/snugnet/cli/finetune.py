@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from snugnet.budget.budget import Budget
+from snugnet.budgets.budget import Budget
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.cli.run_options import RunFolder, Threads, open_for_search
 from snugnet.cli.search import read_options
 from snugnet.errors import BadInput
-from snugnet.files import read_json
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 from snugnet.space.architecture import from_json
+from snugnet.store import read_json
 
 Epochs = Annotated[int | None, typer.Option("--epochs", min=0, help="Epochs (default: the recipe's).")]
 Scratch = Annotated[bool, typer.Option("--scratch", help="From random weights instead of inherited ones.")]
@@ -30,8 +30,8 @@ def finetune(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Train the network that `snugnet search` found, with the heaviest network as teacher; killed, it goes on."""
-    from snugnet.recipes.finetuning import finetuned, in_words
+    """Train the network that `snugnet search` found, with the largest network as teacher; killed, it goes on."""
+    from snugnet.fitting.finetuning import finetuned, in_words
 
     opened = open_for_search(run, threads)
     path = run / "architecture.json"
@@ -51,7 +51,7 @@ def finetune(
         seed=opened.recipe.seed,
         channels_last=opened.recipe.train.channels_last,
         threads=threads,
-        progress=Shown(),
+        progress=RichProgress(),
         budget=Budget(opened.recipe.budget).to_json(),
     )
     facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}

@@ -11,12 +11,12 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
-from snugnet.files import check_writable, write_json, write_text
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
+from snugnet.store import check_writable, write_json, write_text
 from snugnet.units import resource as known_resource
 from snugnet.units import show
 
-ResourceName = Annotated[str, typer.Option("--resource", help="latency, macs, params, weights or memory.")]
+ResourceName = Annotated[str, typer.Option("--resource", help="latency, macs, params, model_size or memory.")]
 Points = Annotated[int, typer.Option("--points", min=2, help="How many budgets along the resource.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Write the points as CSV too.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw accuracy against the resource (.png, .svg or .pdf).")]
@@ -35,8 +35,8 @@ def front(
 ) -> None:
     """Networks along a resource, from the cheapest to the dearest, each validated."""
     from snugnet.costs.picture import check_format
-    from snugnet.search import front as find_front
-    from snugnet.search.front import as_rows, picture_of_front
+    from snugnet.searching import front as find_front
+    from snugnet.searching.front import as_rows, picture_of_front
 
     known_resource(resource)
     if plot is not None:
@@ -53,7 +53,7 @@ def front(
         points,
         seed=seed,
         out=run / "search",
-        progress=Shown(),
+        progress=RichProgress(),
     )
     rows = as_rows(found)
     value = {"resource": resource, "unit": known_resource(resource).unit, "points": rows}

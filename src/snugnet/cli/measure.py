@@ -13,13 +13,13 @@ from snugnet.cli.printing import Json, print_json, say
 from snugnet.costs.table import CostTable
 from snugnet.costs.table_file import load_table
 from snugnet.errors import BadInput, SnugnetError
-from snugnet.files import check_writable, read_json
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 from snugnet.space.plan import plan
 from snugnet.space.reading import find_space
-from snugnet.space.sampling import heaviest, lightest
+from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_from_json
+from snugnet.store import check_writable, read_json
 
 SpaceName = Annotated[
     str,
@@ -54,14 +54,16 @@ def measure(
     place = by_name(device, threads=threads, precision=precision)
     searched = space_at(space, resolution, classes)
     _check_target(out)
-    table = measure_space(searched, place, batch=batch, settings=settings, out=out, source=space, tracker=Shown())
+    table = measure_space(
+        searched, place, batch=batch, settings=settings, out=out, source=space, progress=RichProgress()
+    )
     words = _summary(table, searched, out)
     if json:
         print_json(words)
         return
     fit = table.origin["calibration"]
     print(f"{len(table.costs)} blocks of {searched.name} on {device}, {threads} thread(s), batch {batch}")
-    print(f"lightest network {words['lightest_ms']:.2f} ms, heaviest {words['heaviest_ms']:.2f} ms by the table")
+    print(f"smallest network {words['lightest_ms']:.2f} ms, largest {words['heaviest_ms']:.2f} ms by the table")
     print(
         f"calibration: ratio {fit['ratio']:.3f}, {fit['overhead_ms'] * 1e3:+.1f} us a block, "
         f"{fit['edge_ms']:+.3f} ms a million numbers at the edges, margin {fit['margin']:.1%}"
@@ -104,8 +106,8 @@ def space_at(word: str, resolution: int | None, classes: int | None) -> SearchSp
 
 def _of_run(folder: Path) -> SearchSpace:
     """The space of a run's super-network, width and classes included."""
-    from snugnet.files import read_text
-    from snugnet.recipes.reading import read
+    from snugnet.fitting.reading import read
+    from snugnet.store import read_text
 
     path = folder / "recipe.yaml"
     recipe = read(read_text(path), origin=str(path))
@@ -123,8 +125,8 @@ def _of_table(path: str) -> SearchSpace:
 
 
 def _summary(table: CostTable, space: SearchSpace, out: Path) -> dict[str, Any]:
-    ends = {"lightest_ms": lightest(space), "heaviest_ms": heaviest(space)}
-    kept = ("space", "resolutions", "batch", "device", "date", "passes", "seconds", "spread", "verdict", "message")
+    ends = {"lightest_ms": smallest(space), "heaviest_ms": largest(space)}
+    kept = ("space", "resolutions", "batch", "device", "date", "passes", "seconds", "spread", "score", "message")
     return {
         "file": str(out),
         "blocks": len(table.costs),

@@ -9,8 +9,8 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput
-from snugnet.files import read_json, read_text, write_json
-from snugnet.progress import Shown, Tracker
+from snugnet.progress import Progress, RichProgress
+from snugnet.store import read_json, read_text, write_json
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
@@ -37,17 +37,17 @@ def rank(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Judge sub-networks of a run (recalibrated), and correlate them with another run or with stand-alone training."""
+    """Evaluate sub-networks of a run (recalibrated), and correlate them with another run or with stand-alone training."""
     import torch
 
-    from snugnet.recipes.runs import open_run
-    from snugnet.train import ranking
+    from snugnet.evaluate import ranking
+    from snugnet.fitting.runs import open_run
 
     if split not in ("val", "test"):
         raise BadInput("--split must be val or test", value=split, remedy="Training images say nothing here.")
     if threads is not None:
         torch.set_num_threads(threads)
-    shown: Tracker = Shown()
+    shown: Progress = RichProgress()
     opened = open_run(run)
     space = opened.supernet.space
     if architectures is not None:
@@ -74,20 +74,20 @@ def rank(
     _tell(facts, run, json)
 
 
-def _inherited(opened: Any, chosen: list[Any], split: str, shown: Tracker) -> Any:
+def _inherited(opened: Any, chosen: list[Any], split: str, shown: Progress) -> Any:
+    from snugnet.evaluate.ranking import inherited
     from snugnet.nets.batchnorm import recalibrate
     from snugnet.nets.extract import extract
-    from snugnet.train.ranking import inherited
 
     seed = opened.recipe.seed
     return inherited(opened.supernet, opened.data, chosen, extract, recalibrate, split=split, seed=seed, progress=shown)
 
 
-def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Tracker) -> Any:
+def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Progress) -> Any:
     """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
-    from snugnet.train.alone import scratch_like, train_alone
-    from snugnet.train.evaluate import correct
-    from snugnet.train.ranking import stand_alone
+    from snugnet.evaluate.accuracy import correct
+    from snugnet.evaluate.ranking import stand_alone
+    from snugnet.training.standalone import scratch_like, train_standalone
 
     part, seed = opened.recipe.train, opened.recipe.seed
     phases = part.methods()
@@ -99,7 +99,7 @@ def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown:
 
     def train_one(architecture: Any) -> Any:
         space = opened.supernet.space
-        net = train_alone(architecture, space, opened.data, phases, epochs=epochs, seed=seed, **options)
+        net = train_standalone(architecture, space, opened.data, phases, epochs=epochs, seed=seed, **options)
         return correct(net, opened.data, split)
 
     return stand_alone(chosen, train_one, known, lambda: _keep(path, recipe, known), shown)
@@ -110,7 +110,7 @@ def _keep(path: Path, recipe: dict[str, Any], known: dict[str, list[bool]]) -> N
 
 
 def _compare(right: Any, other: Any) -> dict[str, Any]:
-    from snugnet.train.ranking import agreement, spread
+    from snugnet.evaluate.ranking import agreement, spread
 
     ones, others = right.double().mean(1).tolist(), other.double().mean(1).tolist()
     return {

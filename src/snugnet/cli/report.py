@@ -9,8 +9,8 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.errors import SnugnetError
-from snugnet.files import check_writable, read_text, write_text
 from snugnet.space.space import SearchSpace
+from snugnet.store import check_writable, read_text, write_text
 
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, finished or not.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the page (default: RUN/report.html).")]
@@ -21,7 +21,7 @@ def _space(run: Path) -> SearchSpace | None:
     recipe = run / "recipe.yaml"
     if (run / "table.json").exists() or not recipe.exists():
         return None
-    from snugnet.recipes.reading import read
+    from snugnet.fitting.reading import read
 
     try:
         known = read(read_text(recipe), origin=str(recipe))
@@ -33,7 +33,7 @@ def _space(run: Path) -> SearchSpace | None:
 
 def report(run: Folder, out: Out = None, json: Json = False) -> None:
     """Show a run on one page: the answer, the network, the front, an explorer, where everything comes from."""
-    from snugnet.report.page import make_report
+    from snugnet.reporting.page import make_report
 
     target = run / "report.html" if out is None else out
     made = make_report(run, space=_space(run))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Out = Annotated[
@@ -24,12 +24,12 @@ def run(
     recipe: RecipeName, out: Out = None, changes: Changes = None, threads: Threads = None, json: Json = False
 ) -> None:
     """Measure, train, search, fine-tune, export, certify and report. Killed at any moment, the same command goes on."""
-    from snugnet import recipes
-    from snugnet.recipes.pipeline import Pipeline
+    from snugnet import fitting
+    from snugnet.fitting.pipeline import Pipeline
 
-    wanted = recipes.find(recipe, changes or [])
+    wanted = fitting.find(recipe, changes or [])
     folder = out or Path("runs") / wanted.name
-    facts = Pipeline(wanted, folder, say=say, progress=Shown(), threads=threads).run()
+    facts = Pipeline(wanted, folder, say=say, progress=RichProgress(), threads=threads).run()
     if json:
         print_json(facts)
         return

@@ -12,7 +12,7 @@ from snugnet.costs.table_file import load_table
 from snugnet.errors import BadInput, TableMismatch
 
 if TYPE_CHECKING:
-    from snugnet.recipes.runs import Run
+    from snugnet.fitting.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
 TableFiles = Annotated[
@@ -78,7 +78,7 @@ def open_for_search(folder: Path, threads: int | None) -> Run:
     """The run with its trained super-network, ready to be searched."""
     import torch
 
-    from snugnet.recipes.runs import open_run
+    from snugnet.fitting.runs import open_run
 
     if threads is not None:
         torch.set_num_threads(threads)

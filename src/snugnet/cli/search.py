@@ -12,14 +12,14 @@ from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
 from snugnet.cli.worths import named_worths, print_worths
 from snugnet.errors import BadInput
-from snugnet.files import check_writable, write_json
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
+from snugnet.store import check_writable, write_json
 from snugnet.units import show
 
 Limits = Annotated[
     list[str],
     typer.Option(
-        "--budget", help="A hard limit such as latency=40ms, params=6M or latency=60% (of the heaviest); repeatable."
+        "--budget", help="A hard limit such as latency=40ms, params=6M or latency=60% (of the largest); repeatable."
     ),
 ]
 Method = Annotated[str, typer.Option("--method", help="bcsfw, instant, evolution or random.")]
@@ -41,13 +41,13 @@ def search(
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = None,
-    worths: ShowWorths = False,
+    effects: ShowWorths = False,
     json: Json = False,
 ) -> None:
     """Find the most accurate network of a trained run within every budget."""
-    from snugnet.search import search as run_search
+    from snugnet.searching import search as run_search
 
-    if worths and method != "instant":
+    if effects and method != "instant":
         raise BadInput("only the instant method learns worths", value=method, remedy="Add --method instant.")
     limits, tables = read_limits(budget), read_tables(run, table)
     opened = open_for_search(run, threads)
@@ -60,7 +60,7 @@ def search(
         method,
         seed,
         out=run / "search",
-        progress=Shown(),
+        progress=RichProgress(),
         **read_options(option or []),
     )
     path = found.save(out or run / "search.json")
@@ -68,7 +68,7 @@ def search(
         write_json(run / "architecture.json", found.architecture.to_json())
     if json:
         told = found.to_json()
-        if worths:
+        if effects:
             told["worths"] = named_worths(found.details["worths"], opened.supernet.space)
         print_json(told)
     else:
@@ -79,7 +79,7 @@ def search(
         title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images, {found.seconds:.1f} s"
         print_table(title, ["budget", "predicted", "limit", "used"], rows)
         print(found.architecture)
-        if worths:
+        if effects:
             print_worths(found.details["worths"], opened.supernet.space)
         if "prediction" in found.details:
             say(
@@ -89,9 +89,9 @@ def search(
         if name in tables and (where := tables[name].origin.get("device")):
             words = [f"{key} {where[key]}" for key in ("device", "threads", "processor") if key in where]
             say(f"{name} as measured on {', '.join(words)}")
-        if found.aims[name] < found.limits[name]:
-            free = 1 - found.aims[name] / found.limits[name]
-            aim = show(found.aims[name], name)
+        if found.effective_limits[name] < found.limits[name]:
+            free = 1 - found.effective_limits[name] / found.limits[name]
+            aim = show(found.effective_limits[name], name)
             say(
                 f"{free:.1%} of the limit on {name} is kept free (predictions up to {aim}), so that it fits as measured"
             )
@@ -100,7 +100,7 @@ def search(
 
 
 def read_options(words: list[str]) -> dict[str, Any]:
-    """`["steps=500", "start=lightest"]` as keyword arguments; numbers become numbers."""
+    """`["steps=500", "start=smallest"]` as keyword arguments; numbers become numbers."""
     import yaml
 
     options: dict[str, Any] = {}

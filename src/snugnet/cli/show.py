@@ -10,14 +10,14 @@ import typer
 from snugnet.cli.printing import Json, print_json, print_table
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, UnknownName
-from snugnet.files import read_json
 from snugnet.space import zoo
 from snugnet.space.architecture import Architecture, check, read_json_form, read_text_form
-from snugnet.space.plan import NetworkPlan, plan
+from snugnet.space.plan import NetworkSpec, plan
 from snugnet.space.presets import names, preset
 from snugnet.space.reading import find_space
-from snugnet.space.sampling import heaviest, lightest
+from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace, Stage
+from snugnet.store import read_json
 from snugnet.units import show as quantity
 
 Target = Annotated[
@@ -77,7 +77,7 @@ def _first_space(architecture: Architecture) -> SearchSpace:
     )
 
 
-def _sizes(network: NetworkPlan, convention: analytic.Convention = "layers") -> dict[str, Any]:
+def _sizes(network: NetworkSpec, convention: analytic.Convention = "layers") -> dict[str, Any]:
     return {
         "mmacs": round(analytic.macs(network, convention) / 1e6, 6),
         "mparams": round(analytic.params(network) / 1e6, 6),
@@ -87,7 +87,7 @@ def _sizes(network: NetworkPlan, convention: analytic.Convention = "layers") -> 
 
 
 def _show_space(space: SearchSpace, json: bool) -> None:
-    small, large = (plan(extreme(space), space) for extreme in (lightest, heaviest))
+    small, large = (plan(extreme(space), space) for extreme in (smallest, largest))
     low, high = _sizes(small), _sizes(large)
     if json:
         stages = [_stage_words(stage) for stage in space.stages]
@@ -115,13 +115,13 @@ def _show_space(space: SearchSpace, json: bool) -> None:
         rows,
         left=7,
     )
-    ends = [[end, *_cells(sizes)] for end, sizes in (("lightest", low), ("heaviest", high))]
+    ends = [[end, *_cells(sizes)] for end, sizes in (("smallest", low), ("largest", high))]
     print_table("", ["network", "MACs", "parameters", "weights", "peak memory"], ends)
 
 
 def _show_network(
     name: str,
-    network: NetworkPlan,
+    network: NetworkSpec,
     architecture: Architecture | None,
     space: str | None,
     extra: dict[str, Any],
@@ -160,7 +160,7 @@ def _stage_words(stage: Stage) -> dict[str, Any]:
 
 def _cells(sizes: dict[str, Any]) -> list[str]:
     numbers = (sizes["mmacs"] * 1e6, sizes["mparams"] * 1e6, sizes["weight_bytes"], sizes["peak_memory_bytes"])
-    return [quantity(n, r) for n, r in zip(numbers, ("macs", "params", "weights", "memory"))]
+    return [quantity(n, r) for n, r in zip(numbers, ("macs", "params", "model_size", "memory"))]
 
 
 def _part_cells(part: Any) -> list[str]:
@@ -172,6 +172,6 @@ def _commas(values: tuple[int, ...]) -> str:
 
 
 def _labels(stage: Stage) -> str:
-    spans = sorted({choice.span for choice in stage.choices if choice.span})
+    ranges = sorted({choice.expand_range for choice in stage.choices if choice.expand_range})
     text = " ".join(choice.label for choice in stage.choices)
-    return text + ("; middle width free in " + ", ".join(f"[{a:g}, {b:g}]" for a, b in spans) if spans else "")
+    return text + ("; middle width free in " + ", ".join(f"[{a:g}, {b:g}]" for a, b in ranges) if ranges else "")

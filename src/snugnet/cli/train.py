@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder; made if it is not there.")]
@@ -33,14 +33,14 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
-    from snugnet import recipes
-    from snugnet.recipes import runs
-    from snugnet.train import train as run_training
+    from snugnet import fitting
+    from snugnet.fitting import runs
+    from snugnet.training import train as run_training
 
-    wanted = recipes.find(recipe, changes or [])
+    wanted = fitting.find(recipe, changes or [])
     data = wanted.data.load()
     space = wanted.space.build(data)
-    known = runs.claim(out, wanted)
+    known = runs.init_run(out, wanted)
     if os.environ.get("RANK", "0") == "0":
         say(
             f"{'going on with' if known else 'read'} {out / 'recipe.yaml' if known else recipe}; data {data.about.name}"
@@ -59,9 +59,9 @@ def train(
         device=device,
         precision=part.precision,
         channels_last=part.channels_last,
-        judge_times=part.judge_times,
+        eval_times=part.eval_times,
         checkpoint_seconds=part.checkpoint_seconds,
-        progress=Shown(),
+        progress=RichProgress(),
     )
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun one process speaks for all

@@ -20,8 +20,8 @@ def print_worths(saved: dict[str, Any], space: SearchSpace) -> None:
     for kind, (_, title) in _TITLES.items():
         rows = []
         for place, choices in _places(saved, space, kind):
-            middle = sum(worth for _, worth, _ in choices) / len(choices)
-            cells = "  ".join(f"{n} {1e3 * (w - middle):+.1f} +- {1e3 * e:.1f}" for n, w, e in choices)
+            mean = sum(effect for _, effect, _ in choices) / len(choices)
+            cells = "  ".join(f"{n} {1e3 * (w - mean):+.1f} +- {1e3 * e:.1f}" for n, w, e in choices)
             rows.append([place, cells])
         print_table(title, ["place", "choices"], rows, left=2)
 
@@ -31,9 +31,9 @@ def named_worths(saved: dict[str, Any], space: SearchSpace) -> list[dict[str, An
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for kind, (doubt, _) in _TITLES.items():
         for place, choices in _places(saved, space, kind):
-            for name, worth, error in choices:
+            for name, effect, error in choices:
                 row = rows.setdefault((place, name), {"place": place, "choice": name})
-                row |= {kind: worth, doubt: error}
+                row |= {kind: effect, doubt: error}
     return list(rows.values())
 
 
@@ -43,7 +43,7 @@ def _places(
     """Every place with something to choose: its choices as (name, worth, standard error)."""
     import numpy as np
 
-    from snugnet.search.worths import split
+    from snugnet.searching.choice_effects import split
 
     options, depths = split(space, np.array(saved[kind]))
     doubts, depth_doubts = split(space, np.array(saved[_TITLES[kind][0]]))

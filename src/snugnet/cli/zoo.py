@@ -11,9 +11,9 @@ from snugnet.cli.device_options import Batch, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs import analytic
 from snugnet.errors import BadInput
-from snugnet.files import check_writable
-from snugnet.progress import Shown
+from snugnet.progress import RichProgress
 from snugnet.space import zoo as published
+from snugnet.store import check_writable
 
 OnDevice = Annotated[
     str | None, typer.Option("--device", help="Also measure them all here, in shuffled passes: see `snugnet devices`.")
@@ -95,7 +95,7 @@ def _measure(
     settings = TimingSettings(seconds=120.0 if seconds is None else seconds)
     place = by_name(device, threads=threads, precision=precision)
     plans = {entry.name: entry.network for entry in published.networks().values()}
-    found, message = time_networks(plans, place, batch=batch, settings=settings, tracker=Shown())
+    found, message = time_networks(plans, place, batch=batch, settings=settings, progress=RichProgress())
     for row in rows:
         time = found[row["name"]]
         row["measured"] = {"latency_ms": time.ms, "low_ms": time.low, "high_ms": time.high, "on": place.fingerprint()}

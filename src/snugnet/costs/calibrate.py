@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from snugnet.errors import BadInput
-from snugnet.space.plan import HeadPart, NetworkPlan, Part
+from snugnet.space.plan import HeadSpec, LayerSpec, NetworkSpec
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Calibration:
     residuals: tuple[float, ...]  # measured / predicted - 1, each by a fit without that network
     margin: float
 
-    def cost(self, part: Part, alone: float, batch: int = 1) -> float:
+    def cost(self, part: LayerSpec, alone: float, batch: int = 1) -> float:
         """Milliseconds of `part` inside a network."""
         fitted = self.ratio * alone + self.overhead_ms + self.edge_ms * edge_numbers(part) * batch / 1e6
         return max(fitted, _FLOOR * alone)
@@ -55,16 +55,16 @@ class Calibration:
         }
 
 
-def edge_numbers(part: Part) -> int:
+def edge_numbers(part: LayerSpec) -> int:
     """How many numbers enter and leave a part, for one image."""
     entering = part.in_channels * part.resolution**2
-    if isinstance(part, HeadPart):
+    if isinstance(part, HeadSpec):
         return entering + part.classes
     return entering + part.out_channels * part.out_resolution**2
 
 
 def calibrate(
-    alone: Callable[[Part], float], networks: Sequence[NetworkPlan], measured: Sequence[float], *, batch: int = 1
+    alone: Callable[[LayerSpec], float], networks: Sequence[NetworkSpec], measured: Sequence[float], *, batch: int = 1
 ) -> Calibration:
     """Fit the three numbers to whole networks measured in the same passes as the parts."""
     if len(networks) != len(measured) or len(networks) < 3:
@@ -98,7 +98,7 @@ def upper_bound(residuals: Sequence[float], confidence: float = 0.95) -> float:
     return max(0.0, float(errors.mean() + quantile * errors.std(ddof=1) * np.sqrt(1 + 1 / n)))
 
 
-def _features(network: NetworkPlan, alone: Callable[[Part], float], batch: int) -> list[float]:
+def _features(network: NetworkSpec, alone: Callable[[LayerSpec], float], batch: int) -> list[float]:
     parts = network.parts
     return [
         sum(alone(part) for part in parts),

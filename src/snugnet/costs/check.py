@@ -23,7 +23,7 @@ from snugnet.devices.estimate import Estimate
 from snugnet.devices.priority import raised_priority
 from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, TableMismatch
-from snugnet.progress import Quiet, Tracker
+from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture, parse
 from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
@@ -85,7 +85,7 @@ def check_table(
     *,
     networks: int = 24,
     settings: TimingSettings | None = None,
-    tracker: Tracker | None = None,
+    progress: Progress | None = None,
 ) -> Check:
     """Measure `networks` fresh networks of `space` on `device` and compare them with what `table` predicts."""
     if networks < 3:
@@ -93,14 +93,14 @@ def check_table(
     if table.origin.get("kind") != "measured":
         raise TableMismatch("a table to check must be measured", value=table.resource, remedy="Exact ones need none.")
     table.require(space=space, device=device.fingerprint())
-    rules, shown = settings or TimingSettings(seed=1), tracker or Quiet()
+    rules, shown = settings or TimingSettings(seed=1), progress or NullProgress()
     known = {parse(row["architecture"], space): row["measured_ms"] for row in table.origin["networks"]}
     fresh = spread_networks(space, networks, np.random.default_rng([rules.seed, 24]), without=frozenset(known))
     anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]
     plans = [plan(architecture, space) for architecture in (*fresh, *anchors)]
     with raised_priority(device.threads):
         subjects = prepare_networks(device, plans, table.origin["batch"], shown)
-        timings = time_subjects(subjects, device.time, rules, tracker=shown)
+        timings = time_subjects(subjects, device.time, rules, progress=shown)
     found = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]
     speed = float(np.exp(np.mean([np.log(old / new.ms) for old, new in zip(then, found[networks:])])))

@@ -32,7 +32,7 @@ class GraphCosts:
 
     macs: int
     params: int
-    weights: int
+    model_size: int
     memory: int
     input_shape: tuple[int, ...]
 
@@ -66,7 +66,7 @@ def graph_costs(source: bytes | str | Path) -> GraphCosts:
     return GraphCosts(
         macs=sum(_macs(node, shapes) for node in graph.node),
         params=sum(math.prod(constants[name]) for name in counted),
-        weights=sum(t.ByteSize() if not t.dims else numpy_helper.to_array(t).nbytes for t in graph.initializer
+        model_size=sum(t.ByteSize() if not t.dims else numpy_helper.to_array(t).nbytes for t in graph.initializer
                     if t.name in counted),
         memory=_peak(graph, shapes, constants, entry),
         input_shape=shapes[entry],

@@ -26,14 +26,14 @@ from snugnet.devices.estimate import Estimate
 from snugnet.devices.priority import raised_priority
 from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, SnugnetError
-from snugnet.files import check_writable
 from snugnet.nets.build import build_part, build_plan
-from snugnet.progress import Quiet, Tracker
+from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
-from snugnet.space.plan import NetworkPlan, Part, plan
+from snugnet.space.plan import LayerSpec, NetworkSpec, plan
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
+from snugnet.store import check_writable
 
 CALIBRATION_NETWORKS = 16
 
@@ -47,13 +47,13 @@ def measure(
     networks: int = CALIBRATION_NETWORKS,
     out: str | Path | None = None,
     source: str | None = None,
-    tracker: Tracker | None = None,
+    progress: Progress | None = None,
 ) -> CostTable:
     """Measure `space` on `device`. With `out` the table is written there, and a killed run goes on where it was.
 
     `source` is how the user named the space (a preset or a file); it is kept so that the table can find it again.
     """
-    rules, shown = settings or TimingSettings(), tracker or Quiet()
+    rules, shown = settings or TimingSettings(), progress or NullProgress()
     check_batch(batch)
     if out is not None:
         check_writable(out)
@@ -64,7 +64,7 @@ def measure(
     journal = None if out is None else Path(f"{out}.partial")
     with raised_priority(device.threads):
         subjects = prepare_parts(device, parts, batch, shown) | prepare_networks(device, plans, batch, shown)
-        timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, tracker=shown)
+        timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, progress=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
     if out is not None:
         save_table(table, out)
@@ -77,18 +77,18 @@ def _assemble(
     space: SearchSpace,
     device: Device,
     batch: int,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSpec],
     chosen: Sequence[Architecture],
-    plans: Sequence[NetworkPlan],
+    plans: Sequence[NetworkSpec],
     timings: Timings,
     source: str,
 ) -> CostTable:
     found = list(timings.estimates.values())
-    alone = dict(zip(parts, found[: len(parts)]))
+    isolated_ms = dict(zip(parts, found[: len(parts)]))
     whole = found[len(parts) :]
-    raw = CostTable(resource="latency", costs={part: e.ms for part, e in alone.items()}, origin={"kind": "raw"})
+    raw = CostTable(resource="latency", costs={part: e.ms for part, e in isolated_ms.items()}, origin={"kind": "raw"})
     fit = calibrate(raw.of_part, plans, [e.ms for e in whole], batch=batch)
-    costs = {part: fit.cost(part, e.ms, batch) for part, e in alone.items()}
+    costs = {part: fit.cost(part, e.ms, batch) for part, e in isolated_ms.items()}
     calibrated = CostTable(resource="latency", costs=costs, origin={"kind": "raw"})
     origin = {
         "kind": "measured",
@@ -105,13 +105,13 @@ def _assemble(
         "passes": timings.passes,
         "seconds": round(timings.seconds, 1),
         "spread": timings.spread,
-        "verdict": timings.verdict,
+        "score": timings.score,
         "message": timings.message,
         "calibration": fit.to_json(),
         "networks": [network_words(a, calibrated.of_network(p), e) for a, p, e in zip(chosen, plans, whole)],
     }
-    times = {part: (e.ms, e.low, e.high) for part, e in alone.items()}
-    return CostTable(resource="latency", costs=costs, origin=origin, alone=times)
+    times = {part: (e.ms, e.low, e.high) for part, e in isolated_ms.items()}
+    return CostTable(resource="latency", costs=costs, origin=origin, isolated_ms=times)
 
 
 def network_words(architecture: Architecture, predicted: float, measured: Estimate) -> dict[str, Any]:
@@ -125,10 +125,10 @@ def network_words(architecture: Architecture, predicted: float, measured: Estima
     }
 
 
-def prepare_parts(device: Device, parts: Sequence[Part], batch: int, tracker: Tracker) -> dict[str, Runnable]:
+def prepare_parts(device: Device, parts: Sequence[LayerSpec], batch: int, progress: Progress) -> dict[str, Runnable]:
     """Every part as a module of its own, ready to run, under its label."""
     prepared: dict[str, Runnable] = {}
-    tracker.start(f"preparing {len(parts)} blocks for {device.name}", len(parts))
+    progress.start(f"preparing {len(parts)} blocks for {device.name}", len(parts))
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -138,18 +138,18 @@ def prepare_parts(device: Device, parts: Sequence[Part], batch: int, tracker: Tr
                     prepared[part.label] = device.prepare(build_part(part), example)
                 except SnugnetError as error:
                     raise type(error)(f"{part.label}: {error.rule}", value=error.value, remedy=error.remedy) from error
-                tracker.update(done + 1)
+                progress.update(done + 1)
     finally:
-        tracker.stop()
+        progress.stop()
     return prepared
 
 
 def prepare_networks(
-    device: Device, plans: Sequence[NetworkPlan], batch: int, tracker: Tracker, prefix: str = "network"
+    device: Device, plans: Sequence[NetworkSpec], batch: int, progress: Progress, prefix: str = "network"
 ) -> dict[str, Runnable]:
     """Whole networks with random weights (what they cost does not depend on them), ready to run."""
     prepared = {}
-    tracker.start(f"preparing {len(plans)} networks for {device.name}", len(plans))
+    progress.start(f"preparing {len(plans)} networks for {device.name}", len(plans))
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -157,9 +157,9 @@ def prepare_networks(
                 size = network.resolution
                 example = torch.randn(batch, network.stem.in_channels, size, size)
                 prepared[f"{prefix} {number}"] = device.prepare(build_plan(network), example)
-                tracker.update(number + 1)
+                progress.update(number + 1)
     finally:
-        tracker.stop()
+        progress.stop()
     return prepared
 
 

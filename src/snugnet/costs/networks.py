@@ -1,7 +1,7 @@
 """Networks to hold a table against: spread over the space's whole range of cost.
 
 Random architectures crowd around the middle, but budgets are asked for everywhere. So candidates are drawn between the
-lightest, random and heaviest networks, and those are kept whose MACs stand evenly between the ends.
+smallest, random and largest networks, and those are kept whose MACs stand evenly between the ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import BadInput
 from snugnet.space.architecture import Architecture
 from snugnet.space.genes import concatenate, decode, encode
-from snugnet.space.sampling import heaviest, lightest, mutate_many, sample_many
+from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
 from snugnet.space.space import SearchSpace
 
 _PER_KIND = 400  # candidates a degree of randomness
@@ -25,7 +25,7 @@ def spread_networks(
     """`count` different architectures evenly spread over the range of MACs, none of them in `without`."""
     if count < 1:
         raise BadInput("the number of networks must be at least 1", value=count, remedy="Ask for 16 or 24.")
-    ends = [encode([end(space)] * _PER_KIND, space) for end in (lightest, heaviest)]
+    ends = [encode([end(space)] * _PER_KIND, space) for end in (smallest, largest)]
     drawn = [mutate_many(space, end, rng, share) for end in ends for share in (0.15, 0.35, 0.6)]
     genes = concatenate([*drawn, sample_many(space, _PER_KIND, rng)])
     size = costs_of_many(space, genes, analytic.macs)

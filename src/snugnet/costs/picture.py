@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from snugnet.costs.check import Check
 from snugnet.errors import BadInput
-from snugnet.files import write_bytes
+from snugnet.store import write_bytes
 
 _FORMATS: Final = (".svg", ".png", ".pdf")
 _INK, _SOFT, _ACCENT = "#222222", "#9aa3ad", "#0b6e4f"

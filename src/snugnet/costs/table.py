@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from snugnet.costs import analytic
 from snugnet.errors import TableMismatch, UnknownName
-from snugnet.files import sha256
-from snugnet.space.plan import BlockPart, NetworkPlan, Part
+from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
+from snugnet.store import sha256
 from snugnet.units import resource as known_resource
 
 Combine = Literal["sum", "max"]
@@ -33,10 +33,10 @@ class CostTable:
     """Cost of each part in the base unit of `resource` (milliseconds, MACs, parameters, bytes)."""
 
     resource: str
-    costs: dict[Part, float]
+    costs: dict[LayerSpec, float]
     combine: Combine = "sum"
     origin: dict[str, Any] = field(default_factory=dict)
-    alone: dict[Part, tuple[float, float, float]] = field(default_factory=dict)
+    isolated_ms: dict[LayerSpec, tuple[float, float, float]] = field(default_factory=dict)
     """Of a measured table: each part's time by itself before calibration, with its 95 % interval."""
 
     @property
@@ -48,11 +48,11 @@ class CostTable:
         """Relative: a network predicted at `T / (1 + margin)` costs at most T with 95 % confidence; 0 where exact."""
         return float(self.origin.get("calibration", {}).get("margin", 0.0))
 
-    def of_part(self, part: Part) -> float:
+    def of_part(self, part: LayerSpec) -> float:
         known = self.costs.get(part)
         return self._between(part) if known is None else known
 
-    def of_network(self, network: NetworkPlan) -> float:
+    def of_network(self, network: NetworkSpec) -> float:
         """The network's cost as the table sees it."""
         return self.combined(self.of_part(part) for part in network.parts)
 
@@ -103,30 +103,30 @@ class CostTable:
         return "; ".join(differences)
 
     @cached_property
-    def _by_middle(self) -> dict[BlockPart, list[tuple[int, float]]]:
+    def _by_mid_channels(self) -> dict[BlockSpec, list[tuple[int, float]]]:
         """Blocks alike except for their middle width -> (middle, cost), rising."""
-        alike: dict[BlockPart, list[tuple[int, float]]] = {}
+        alike: dict[BlockSpec, list[tuple[int, float]]] = {}
         for part, cost in self.costs.items():
-            if isinstance(part, BlockPart):
-                alike.setdefault(replace(part, middle=0), []).append((part.middle, cost))
+            if isinstance(part, BlockSpec):
+                alike.setdefault(replace(part, mid_channels=0), []).append((part.mid_channels, cost))
         return {key: sorted(points) for key, points in alike.items()}
 
-    def _holds(self, part: Part) -> bool:
+    def _holds(self, part: LayerSpec) -> bool:
         try:
             self.of_part(part)
         except TableMismatch:
             return False
         return True
 
-    def _between(self, part: Part) -> float:
-        if isinstance(part, BlockPart):
-            points = self._by_middle.get(replace(part, middle=0), [])
-            place = bisect.bisect(points, (part.middle, 0.0))
+    def _between(self, part: LayerSpec) -> float:
+        if isinstance(part, BlockSpec):
+            points = self._by_mid_channels.get(replace(part, mid_channels=0), [])
+            place = bisect.bisect(points, (part.mid_channels, 0.0))
             if 0 < place < len(points):
                 if self.origin.get("kind") == "exact":
                     return float(_EXACT[self.resource][0](part))
                 (left, low), (right, high) = points[place - 1], points[place]
-                return low + (high - low) * (part.middle - left) / (right - left)
+                return low + (high - low) * (part.mid_channels - left) / (right - left)
         raise TableMismatch(
             f"the {self.resource} table must hold every part of the network",
             value=part.label,
@@ -144,16 +144,16 @@ def space_id(space: SearchSpace) -> str:
     return sha256(json.dumps(space_to_json(space), sort_keys=True).encode())[:16]
 
 
-_EXACT: dict[str, tuple[Callable[[Part], float], Combine]] = {
+_EXACT: dict[str, tuple[Callable[[LayerSpec], float], Combine]] = {
     "macs": (analytic.macs, "sum"),
     "params": (analytic.params, "sum"),
-    "weights": (analytic.weight_bytes, "sum"),
+    "model_size": (analytic.weight_bytes, "sum"),
     "memory": (analytic.peak_memory, "max"),
 }
 
 
 def exact_table(space: SearchSpace, resource: str) -> CostTable:
-    """The exact table of `space` for macs, params, weights or memory; no device needed."""
+    """The exact table of `space` for macs, params, model_size or memory; no device needed."""
     if resource not in _EXACT:
         raise UnknownName("a resource with exact costs", resource, _EXACT)
     function, combine = _EXACT[resource]

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from snugnet.costs.table import CostTable
 from snugnet.errors import DamagedFile
-from snugnet.files import read_json, sha256, write_json
-from snugnet.space.plan import Part, part_from_json, part_to_json
+from snugnet.space.plan import LayerSpec, part_from_json, part_to_json
+from snugnet.store import read_json, sha256, write_json
 from snugnet.units import RESOURCES
 
 _FORMAT: Final = 1
@@ -28,7 +28,7 @@ def save_table(table: CostTable, path: str | Path) -> Path:
     parts = []
     for part, cost in table.costs.items():
         words: dict[str, Any] = {"part": part_to_json(part), "cost": cost}
-        parts.append(words if part not in table.alone else {**words, "alone": list(table.alone[part])})
+        parts.append(words if part not in table.isolated_ms else {**words, "alone": list(table.isolated_ms[part])})
     value = {
         "format": _FORMAT,
         "resource": table.resource,
@@ -55,10 +55,14 @@ def load_table(path: str | Path) -> CostTable:
     if value["combine"] not in ("sum", "max"):
         raise _damaged(path, "combine", "must be sum or max", value["combine"])
     _check_origin(path, value["origin"])
-    costs, alone = _parts(path, value["parts"])
+    costs, isolated_ms = _parts(path, value["parts"])
     _check_marks(path, value)
     return CostTable(
-        resource=value["resource"], costs=costs, combine=value["combine"], origin=value["origin"], alone=alone
+        resource=value["resource"],
+        costs=costs,
+        combine=value["combine"],
+        origin=value["origin"],
+        isolated_ms=isolated_ms,
     )
 
 
@@ -70,11 +74,11 @@ def _check_origin(path: str | Path, origin: Any) -> None:
             raise _damaged(path, f"origin.{name}", f"must be {kind.__name__}", origin.get(name))
 
 
-def _parts(path: str | Path, rows: Any) -> tuple[dict[Part, float], dict[Part, tuple[float, float, float]]]:
+def _parts(path: str | Path, rows: Any) -> tuple[dict[LayerSpec, float], dict[LayerSpec, tuple[float, float, float]]]:
     if not isinstance(rows, list) or not rows:
         raise _damaged(path, "parts", "must be a list of at least one part")
-    costs: dict[Part, float] = {}
-    alone: dict[Part, tuple[float, float, float]] = {}
+    costs: dict[LayerSpec, float] = {}
+    isolated_ms: dict[LayerSpec, tuple[float, float, float]] = {}
     for index, row in enumerate(rows):
         where = f"parts[{index}]"
         if not isinstance(row, dict):
@@ -90,8 +94,8 @@ def _parts(path: str | Path, rows: Any) -> tuple[dict[Part, float], dict[Part, t
             times = row["alone"]
             if not isinstance(times, list) or len(times) != 3 or not all(_is_cost(t) for t in times):
                 raise _damaged(path, f"{where}.alone", "must be a time and its interval", times)
-            alone[part] = (float(times[0]), float(times[1]), float(times[2]))
-    return costs, alone
+            isolated_ms[part] = (float(times[0]), float(times[1]), float(times[2]))
+    return costs, isolated_ms
 
 
 def _is_cost(value: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snugnet.space.genes import Genes
-from snugnet.space.plan import Part, block_part, head_part, stem_part
+from snugnet.space.plan import LayerSpec, block_part, head_part, stem_part
 from snugnet.space.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -24,7 +24,7 @@ IntArray = NDArray[np.int64]
 class CostLookup:
     """The lookup arrays of one cost function over one space; call it with `Genes`."""
 
-    def __init__(self, space: SearchSpace, cost: Callable[[Part], float], combine: str = "sum") -> None:
+    def __init__(self, space: SearchSpace, cost: Callable[[LayerSpec], float], combine: str = "sum") -> None:
         self.space, self.add = space, np.add if combine == "sum" else np.maximum
         sizes = list(space.resolutions)
         self.stem = np.array([[cost(stem_part(space, w, s)) for w in space.stem.widths] for s in sizes], dtype=float)
@@ -53,15 +53,17 @@ class CostLookup:
                 slot = 0 if stage.per == "stage" else d
                 choice = genes.choice[:, index, slot]
                 table, inputs = (self.first[index], before) if d == 0 else (self.later[index], width)
-                middle = _middle_index(self.space, index, choice, inputs, genes.position[:, index, slot], d == 0)
-                values = table[genes.resolution, inputs, width, choice, middle]
+                mid_channels = _middle_index(self.space, index, choice, inputs, genes.position[:, index, slot], d == 0)
+                values = table[genes.resolution, inputs, width, choice, mid_channels]
                 total = np.where(d < depth, self.add(total, values), total)
             before = width
         result: FloatArray = self.add(total, self.head[genes.resolution, before, genes.head])
         return result
 
 
-def costs_of_many(space: SearchSpace, genes: Genes, cost: Callable[[Part], float], combine: str = "sum") -> FloatArray:
+def costs_of_many(
+    space: SearchSpace, genes: Genes, cost: Callable[[LayerSpec], float], combine: str = "sum"
+) -> FloatArray:
     """[n] costs of the architectures in `genes`; `combine` is "sum" or "max" over a network's parts."""
     return CostLookup(space, cost, combine)(genes)
 
@@ -71,11 +73,11 @@ def _inputs(space: SearchSpace, stage: int, first: bool) -> tuple[int, ...]:
 
 
 def _lookup(
-    space: SearchSpace, stage: int, sizes: list[int], cost: Callable[[Part], float], *, first: bool
+    space: SearchSpace, stage: int, sizes: list[int], cost: Callable[[LayerSpec], float], *, first: bool
 ) -> FloatArray:
     """[resolution, input width, output width, choice, middle width] -> cost; later blocks keep their width."""
     row, inputs = space.stages[stage], _inputs(space, stage, first)
-    most = max(len(space.middles(choice, c)) for choice in row.choices for c in inputs)
+    most = max(len(space.mid_range(choice, c)) for choice in row.choices for c in inputs)
     table = np.zeros((len(sizes), len(inputs), len(row.widths), len(row.choices), most))
     for r, size in enumerate(sizes):
         for i, channels in enumerate(inputs):
@@ -83,7 +85,7 @@ def _lookup(
                 if not first and channels != width:
                     continue
                 for c, choice in enumerate(row.choices):
-                    for m, middle in enumerate(space.middles(choice, channels)):
+                    for m, mid_channels in enumerate(space.mid_range(choice, channels)):
                         part = block_part(
                             space,
                             stage,
@@ -92,7 +94,7 @@ def _lookup(
                             width=width,
                             first=first,
                             resolution=size,
-                            middle=middle,
+                            mid_channels=mid_channels,
                         )
                         table[r, i, w, c, m] = cost(part)
     return table
@@ -102,8 +104,8 @@ def _middle_index(
     space: SearchSpace, stage: int, choice: IntArray, inputs: IntArray, position: FloatArray, first: bool
 ) -> IntArray | int:
     row = space.stages[stage]
-    if not row.has_span:
+    if not row.has_expand_range:
         return 0
-    cells = np.array([[len(space.middles(c, n)) for c in row.choices] for n in _inputs(space, stage, first)])
+    cells = np.array([[len(space.mid_range(c, n)) for c in row.choices] for n in _inputs(space, stage, first)])
     index: IntArray = np.rint(position * (cells[inputs, choice] - 1)).astype(np.int64)
     return index

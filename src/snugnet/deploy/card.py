@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.files import sha256
+from snugnet.store import sha256
 
 
 @final

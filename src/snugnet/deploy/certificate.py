@@ -2,8 +2,8 @@
 
 A certificate names every limit with its unit, what a table predicted, what was measured or counted, the slack, the device
 and the software, and a hash of the weights, so that a machine can check it. Latency fits only if the upper end of its 95 %
-interval does; MACs, parameters, weights and memory are counted from the network itself. The file is written in both cases;
-a network that does not fit raises `BudgetExceeded` (exit code 1).
+interval does; MACs, parameters, model size and memory are counted from the network itself. The file is written
+in both cases; a network that does not fit raises `BudgetExceeded` (exit code 1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from snugnet.budget.budget import Budget
+from snugnet.budgets.budget import Budget
 from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
 from snugnet.deploy.subject import Subject, open_subject
@@ -26,9 +26,9 @@ from snugnet.devices.device import Device
 from snugnet.devices.priority import raised_priority
 from snugnet.devices.timing import Timings, TimingSettings, time_subjects
 from snugnet.errors import BadInput, BudgetExceeded, DamagedFile
-from snugnet.files import check_writable, read_json, sha256, write_json
-from snugnet.progress import Quiet, Tracker
-from snugnet.space.plan import NetworkPlan
+from snugnet.progress import NullProgress, Progress
+from snugnet.space.plan import NetworkSpec
+from snugnet.store import check_writable, read_json, sha256, write_json
 from snugnet.units import resource, show
 
 SESSIONS: Final = 3
@@ -120,10 +120,10 @@ def certify(
     batch: int = 1,
     resolution: int | None = None,
     tables: Mapping[str, CostTable] | None = None,
-    plan: NetworkPlan | None = None,
+    plan: NetworkSpec | None = None,
     out: str | Path | None = None,
     settings: TimingSettings | None = None,
-    tracker: Tracker | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Measure `network` against `budget`; `BudgetExceeded` if it does not fit, else the certificate.
 
@@ -134,16 +134,16 @@ def certify(
     """
     limits = budget if isinstance(budget, Budget) else Budget(budget)
     check_batch(batch)
-    amounts = _amounts(limits)
-    places = {name: _place(name, device) for name in amounts if resource(name).name == "latency"}
+    effective_limits = _limits_of(limits)
+    places = {name: _place(name, device) for name in effective_limits if resource(name).name == "latency"}
     if out is not None:
         check_writable(out)
     subject = open_subject(network, resolution=resolution)
     lines, messages = [], []
-    for name, limit in amounts.items():
+    for name, limit in effective_limits.items():
         predicted = _predicted(name, subject.plan or plan, tables or {}, places.get(name), batch)
         if name in places:
-            timings = _time(subject, places[name], batch, settings, tracker or Quiet())
+            timings = _time(subject, places[name], batch, settings, progress or NullProgress())
             messages.append(timings.message)
             lines.append(_latency_line(name, limit, predicted, places[name], timings))
         else:
@@ -178,7 +178,7 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
     return value
 
 
-def _amounts(budget: Budget) -> dict[str, float]:
+def _limits_of(budget: Budget) -> dict[str, float]:
     if not budget:
         raise BadInput("a certificate needs at least one limit", value="none", remedy="Say --budget latency=40ms.")
     for name in budget:
@@ -186,7 +186,7 @@ def _amounts(budget: Budget) -> dict[str, float]:
             raise BadInput(
                 f"the limit on {name} must have a unit in a certificate",
                 value=budget[name],
-                remedy="A share of the heaviest network is not a promise; state milliseconds, MACs, ...",
+                remedy="A share of the largest network is not a promise; state milliseconds, MACs, ...",
             )
     return {name: budget.amount(name, 0.0) for name in budget}
 
@@ -202,7 +202,7 @@ def _place(name: str, device: Device | Mapping[str, Device] | None) -> Device:
 
 
 def _predicted(
-    name: str, plan: NetworkPlan | None, tables: Mapping[str, CostTable], device: Device | None, batch: int
+    name: str, plan: NetworkSpec | None, tables: Mapping[str, CostTable], device: Device | None, batch: int
 ) -> float | None:
     table = tables.get(name)
     if table is None or plan is None:
@@ -215,17 +215,17 @@ def _predicted(
     return table.of_network(plan)
 
 
-def _time(subject: Subject, device: Device, batch: int, settings: TimingSettings | None, tracker: Tracker) -> Timings:
+def _time(subject: Subject, device: Device, batch: int, settings: TimingSettings | None, progress: Progress) -> Timings:
     """The quietest of a few sessions: a small network is timed within milliseconds, a neighbour's load lasts for seconds."""
     with raised_priority(device.threads):
         runnable = {subject.name: subject.prepare(device, batch)}
         if settings is not None:
-            return time_subjects(runnable, device.time, settings, tracker=tracker)
+            return time_subjects(runnable, device.time, settings, progress=progress)
         sessions = []
         for number in range(SESSIONS):
             if number:
                 time.sleep(PAUSE)
-            sessions.append(time_subjects(runnable, device.time, SETTINGS, tracker=tracker))
+            sessions.append(time_subjects(runnable, device.time, SETTINGS, progress=progress))
     found = [next(iter(session.estimates.values())).ms for session in sessions]
     told = f"The quietest of {SESSIONS} sessions, which measured {', '.join(f'{ms:.4g}' for ms in found)} ms; "
     told += "the interval is that session's own. "

@@ -26,8 +26,8 @@ from snugnet.deploy.onnx_file import describe, graph_hash, open_session
 from snugnet.devices.device import frozen_copy
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput
-from snugnet.files import check_writable, sha256, write_bytes
 from snugnet.nets.build import Network
+from snugnet.store import check_writable, sha256, write_bytes
 
 OPSET: Final = 18
 """What the exporter produces natively; later versions only relabel it."""

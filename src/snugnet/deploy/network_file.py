@@ -21,11 +21,11 @@ from torch import Tensor
 from snugnet.costs.measure import versions
 from snugnet.deploy.card import Card, card_from_json, check_card, parse_json, sealed, unsealed, weights_hash
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
-from snugnet.files import read_json, sha256, write_bytes
 from snugnet.nets.build import Network
 from snugnet.space.architecture import parse
-from snugnet.space.plan import NetworkPlan, plan, plan_from_json, plan_to_json
+from snugnet.space.plan import NetworkSpec, plan, plan_from_json, plan_to_json
 from snugnet.space.reading import find_space
+from snugnet.store import read_json, sha256, write_bytes
 
 FORMAT: Final = "snugnet-network-1"
 _REMEDY: Final = "It was cut short or edited; restore it, or export it again."
@@ -42,7 +42,7 @@ class NetworkFile:
     versions: dict[str, str]  # what wrote it; empty for bare weights
 
     @property
-    def plan(self) -> NetworkPlan:
+    def plan(self) -> NetworkSpec:
         return self.network.plan
 
 
@@ -124,7 +124,7 @@ def find_network(path: str | Path) -> Path:
     return file
 
 
-def plan_in(value: Any, where: str) -> NetworkPlan:
+def plan_in(value: Any, where: str) -> NetworkSpec:
     """The plan that a JSON value describes: a plan, or an architecture (text) with the name of its space."""
     try:
         if isinstance(value, dict) and "plan" in value:
@@ -176,7 +176,7 @@ def _check_format(body: dict[str, Any], file: Path) -> None:
         raise DamagedFile(f"{file}: its description lacks {', '.join(sorted(missing))}", remedy=_REMEDY)
 
 
-def _plan(file: Path, words: dict[str, str]) -> NetworkPlan:
+def _plan(file: Path, words: dict[str, str]) -> NetworkSpec:
     if "plan" in words:
         return plan_in({"plan": parse_json(words["plan"], str(file))}, str(file))
     beside = file.with_suffix(".json")
@@ -188,7 +188,7 @@ def _plan(file: Path, words: dict[str, str]) -> NetworkPlan:
     )
 
 
-def _build(described: NetworkPlan, weights: dict[str, Tensor], file: Path) -> Network:
+def _build(described: NetworkSpec, weights: dict[str, Tensor], file: Path) -> Network:
     """Sizes are compared before any memory is taken: a plan with absurd numbers costs nothing."""
     try:
         with torch.device("meta"):

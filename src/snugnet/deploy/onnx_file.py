@@ -20,7 +20,7 @@ from torch import Tensor
 from snugnet.costs.graph import read_graph
 from snugnet.deploy.card import Card, card_from_json, parse_json
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.files import write_bytes
+from snugnet.store import write_bytes
 
 FORMAT: Final = "snugnet-onnx-1"
 _TEXTS: Final = ("space", "architecture", "certificate_sha256")

@@ -21,10 +21,10 @@ from snugnet.deploy.onnx_file import card_in, graph_hash
 from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.errors import BadInput, FileTrouble, UnknownName
-from snugnet.files import read_json
 from snugnet.nets.build import Network, build_plan
 from snugnet.space import zoo
-from snugnet.space.plan import NetworkPlan
+from snugnet.space.plan import NetworkSpec
+from snugnet.store import read_json
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Subject:
     weights_sha256: str
     costs: GraphCosts
     prepare: Callable[[Device, int], Runnable]  # on a device, for a batch
-    plan: NetworkPlan | None = None
+    plan: NetworkSpec | None = None
     architecture: str = ""  # as the file's card tells it
 
 
@@ -82,7 +82,7 @@ def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | 
     stored = sum(p.numel() * p.element_size() for p in module.parameters())
     # The module's own parameters, BN's scales and shifts among them; the graph has those folded away.
     counted = GraphCosts(
-        macs=graph.macs, params=numbers, weights=stored, memory=graph.memory, input_shape=graph.input_shape
+        macs=graph.macs, params=numbers, model_size=stored, memory=graph.memory, input_shape=graph.input_shape
     )
 
     def prepare(device: Device, batch: int) -> Runnable:

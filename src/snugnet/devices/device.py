@@ -107,7 +107,7 @@ def wall_clock(run: Callable[[], object], repetitions: int) -> float:
     return (time.perf_counter_ns() - began) / 1e6 / repetitions
 
 
-def own_time(run: Callable[[], object], repetitions: int) -> float:
+def thread_cpu_time(run: Callable[[], object], repetitions: int) -> float:
     """Milliseconds a call by the clock of the calling thread, which stands still while other programs have the core.
 
     For work that a single thread does from start to end. On an idle machine this is the wall clock; on a shared one the

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from snugnet.errors import FileTrouble
-from snugnet.files import sha256
+from snugnet.store import sha256
 
 
 @final

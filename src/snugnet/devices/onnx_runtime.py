@@ -20,7 +20,7 @@ from snugnet.devices.device import (
     Runnable,
     common_fingerprint,
     frozen_copy,
-    own_time,
+    thread_cpu_time,
     wall_clock,
 )
 from snugnet.devices.onnx_graph import agree, onnx_bytes
@@ -70,7 +70,7 @@ class OnnxRuntime(Device):
         return Runnable(run=run, output=output)
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
-        return (own_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
+        return (thread_cpu_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
 
     @property
     def clock(self) -> str:

@@ -24,10 +24,10 @@ import numpy as np
 from snugnet.devices.estimate import Estimate, FloatArray, estimates, intervals, low_mean
 from snugnet.devices.journal import Journal
 from snugnet.errors import BadInput
-from snugnet.progress import Quiet, Tracker
+from snugnet.progress import NullProgress, Progress
 
 Subject = TypeVar("Subject")
-Verdict = Literal["tight", "time", "noisy"]
+Score = Literal["tight", "time", "noisy"]
 _NEARLY_ALL: Final = 0.9  # share of subjects whose intervals must be tight
 _NOISY: Final = 4.0  # intervals wider than this many tolerances are too wide to use
 _LOOK_EVERY: Final = 10  # passes
@@ -60,7 +60,7 @@ class Timings:
     names: tuple[str, ...]
     estimates: dict[str, Estimate]
     samples: FloatArray
-    verdict: Verdict
+    score: Score
     message: str
     seconds: float
 
@@ -82,10 +82,10 @@ def time_subjects(
     now: Callable[[], float] = time.monotonic,
     journal: Path | None = None,
     about: dict[str, Any] | None = None,
-    tracker: Tracker | None = None,
+    progress: Progress | None = None,
 ) -> Timings:
     """Time all `subjects` in shuffled passes. `about` tells this work from other work that used the same journal."""
-    rules, shown = settings or TimingSettings(), tracker or Quiet()
+    rules, shown = settings or TimingSettings(), progress or NullProgress()
     if not subjects:
         raise BadInput("there must be something to time", value=0, remedy="Pass at least one subject.")
     names = tuple(subjects)
@@ -93,9 +93,9 @@ def time_subjects(
     rows, spent = _done_before(book, len(names))
     shown.start(f"timing {len(names)} subject{'s' * (len(names) > 1)}", rules.seconds)
     repetitions = _warm_up(subjects, stopwatch, rules)
-    verdict, seen = _look(rows, rules, spent), ""
+    score, seen = _look(rows, rules, spent), ""
     try:
-        while not verdict:
+        while not score:
             began = now()
             row = _one_pass(subjects, stopwatch, repetitions, np.random.default_rng([rules.seed, len(rows)]))
             spent += now() - began
@@ -103,12 +103,12 @@ def time_subjects(
             if book is not None:
                 book.append({"ms": row, "spent": spent})
             if len(rows) % _LOOK_EVERY == 0 or spent >= rules.seconds or len(rows) >= rules.most_passes:
-                verdict = _look(rows, rules, spent)
+                score = _look(rows, rules, spent)
                 seen = f", intervals within {_spread(np.array(rows)):.1%}"
             shown.update(min(spent, rules.seconds), f"{len(rows)} passes{seen}")
     finally:
         shown.stop()
-    return _outcome(names, np.array(rows), verdict, rules, spent)
+    return _outcome(names, np.array(rows), score, rules, spent)
 
 
 def _identity(names: tuple[str, ...], rules: TimingSettings, about: dict[str, Any] | None) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _spread(samples: FloatArray) -> float:
     return float(np.quantile((high - low) / 2 / low_mean(samples), _NEARLY_ALL))
 
 
-def _look(rows: list[list[float]], rules: TimingSettings, spent: float) -> Verdict | None:
+def _look(rows: list[list[float]], rules: TimingSettings, spent: float) -> Score | None:
     """Go on (None), or stop and why. Three passes are the least anything can be said from."""
     if len(rows) < 3:
         return None
@@ -163,9 +163,7 @@ def _look(rows: list[list[float]], rules: TimingSettings, spent: float) -> Verdi
     return "noisy" if _spread(np.array(rows)) > _NOISY * rules.tolerance else "time"
 
 
-def _outcome(
-    names: tuple[str, ...], samples: FloatArray, verdict: Verdict, rules: TimingSettings, spent: float
-) -> Timings:
+def _outcome(names: tuple[str, ...], samples: FloatArray, score: Score, rules: TimingSettings, spent: float) -> Timings:
     found = estimates(samples, np.random.default_rng(0))  # as in `_spread`, so that both tell the same
     spread = float(np.quantile([estimate.spread for estimate in found], _NEARLY_ALL))
     passes = f"{len(samples)} passes in {spent:.0f} s"
@@ -181,8 +179,8 @@ def _outcome(
         names=names,
         estimates=dict(zip(names, found)),
         samples=samples,
-        verdict=verdict,
-        message=messages[verdict],
+        score=score,
+        message=messages[score],
         seconds=spent,
     )
 

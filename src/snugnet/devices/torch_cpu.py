@@ -27,7 +27,7 @@ from snugnet.devices.device import (
     Runnable,
     common_fingerprint,
     frozen_copy,
-    own_time,
+    thread_cpu_time,
     wall_clock,
 )
 
@@ -71,7 +71,7 @@ class TorchCpu(Device):
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
         with fixed_threads(self.threads):
-            return (own_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
+            return (thread_cpu_time if self.threads == 1 else wall_clock)(runnable.run, repetitions)
 
     @property
     def clock(self) -> str:

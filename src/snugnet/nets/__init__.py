@@ -2,7 +2,7 @@
 
 from snugnet.nets.batchnorm import recalibrate
 from snugnet.nets.build import Network, build, build_part, build_plan
-from snugnet.nets.extract import extract, extract_heaviest
+from snugnet.nets.extract import extract, extract_largest
 from snugnet.nets.importance import sort_channels
 from snugnet.nets.supernet import Supernet
 
@@ -13,7 +13,7 @@ __all__ = [
     "build_part",
     "build_plan",
     "extract",
-    "extract_heaviest",
+    "extract_largest",
     "recalibrate",
     "sort_channels",
 ]

@@ -1,6 +1,6 @@
 """Batch-norm statistics for one sub-network.
 
-Statistics gathered over mixed paths fit no single sub-network: an extracted one must have its own before it is judged or
+Statistics gathered over mixed paths fit no single sub-network: an extracted one must have its own before it is evaluated or
 shipped. `recalibrate` replaces them by the cumulative average over a few batches (every batch weighs the same), which
 needs no gradients and a fraction of an epoch. Everything but the statistics stays as it was.
 """

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from snugnet.space.plan import BlockPart, HeadPart, StemPart
+from snugnet.space.plan import BlockSpec, HeadSpec, StemSpec
 from snugnet.space.space import Activation, Gate
 
 
@@ -60,9 +60,9 @@ class SqueezeExcite(nn.Module):
 class InvertedResidual(nn.Module):
     """Expand, depthwise, squeeze-excite, project; plus a shortcut where the part has one."""
 
-    def __init__(self, part: BlockPart) -> None:
+    def __init__(self, part: BlockSpec) -> None:
         super().__init__()
-        m = part.middle
+        m = part.mid_channels
         self.expand = conv_unit(part.in_channels, m, act=part.act) if part.expands else nn.Identity()
         self.depthwise = conv_unit(m, m, kernel=part.kernel, stride=part.stride, groups=m, act=part.act)
         self.se = SqueezeExcite(m, part.se, part.se_act, part.se_gate) if part.se else nn.Identity()
@@ -74,7 +74,7 @@ class InvertedResidual(nn.Module):
         return y if self.shortcut is None else y + self.shortcut(x)
 
 
-def shortcut(part: BlockPart) -> nn.Module | None:
+def shortcut(part: BlockSpec) -> nn.Module | None:
     if part.shortcut == "none":
         return None
     if part.shortcut == "identity":
@@ -87,7 +87,7 @@ def shortcut(part: BlockPart) -> nn.Module | None:
     return nn.Sequential(*layers)
 
 
-def stem_module(part: StemPart) -> nn.Sequential:
+def stem_module(part: StemSpec) -> nn.Sequential:
     return conv_unit(part.in_channels, part.out_channels, kernel=part.kernel, stride=part.stride, act=part.act)
 
 
@@ -95,7 +95,7 @@ def stem_module(part: StemPart) -> nn.Sequential:
 class ClassifierHead(nn.Module):
     """1x1 convolution, pooling, optionally a feature layer, dropout, classifier."""
 
-    def __init__(self, part: HeadPart) -> None:
+    def __init__(self, part: HeadSpec) -> None:
         super().__init__()
         self.conv = conv_unit(part.in_channels, part.hidden, act=part.act)
         self.pool = nn.AdaptiveAvgPool2d(1)

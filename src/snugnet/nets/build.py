@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, initialise, stem_module
 from snugnet.space.architecture import Architecture
-from snugnet.space.plan import BlockPart, NetworkPlan, Part, StemPart, plan
+from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.space import SearchSpace
 
 
@@ -20,7 +20,7 @@ from snugnet.space.space import SearchSpace
 class Network(nn.Module):
     """A plain convolutional network; `plan` says what it is."""
 
-    def __init__(self, network_plan: NetworkPlan) -> None:
+    def __init__(self, network_plan: NetworkSpec) -> None:
         super().__init__()
         self.plan = network_plan
         self.stem = stem_module(network_plan.stem)
@@ -40,18 +40,18 @@ def build(architecture: Architecture, space: SearchSpace) -> Network:
     return build_plan(plan(architecture, space), zero_last=space.rules.shortcut == "always")
 
 
-def build_plan(network_plan: NetworkPlan, *, zero_last: bool = False) -> Network:
+def build_plan(network_plan: NetworkSpec, *, zero_last: bool = False) -> Network:
     """The plain network of a plan, with fresh weights."""
     network = Network(network_plan)
     initialise(network, zero_last=zero_last)
     return network
 
 
-def build_part(part: Part) -> nn.Module:
+def build_part(part: LayerSpec) -> nn.Module:
     """One part as a module of its own: what a device measures."""
-    if isinstance(part, StemPart):
+    if isinstance(part, StemSpec):
         module: nn.Module = stem_module(part)
-    elif isinstance(part, BlockPart):
+    elif isinstance(part, BlockSpec):
         module = InvertedResidual(part)
     else:
         module = ClassifierHead(part)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
-from snugnet.space.plan import BlockPart
+from snugnet.space.plan import BlockSpec
 from snugnet.space.space import Activation, Gate
 
 
@@ -85,24 +85,28 @@ def runs(values: IntArray) -> list[tuple[int, int, int]]:
 class ElasticSqueeze(nn.Module):
     """A squeeze-excite layer of which smaller choices use the first channels and the first hidden units."""
 
-    def __init__(self, channels: int, hidden: int, act: Activation, gate_name: Gate) -> None:
+    def __init__(self, channels: int, squeeze_channels: int, act: Activation, gate_name: Gate) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(channels, hidden, 1)
+        self.reduce = nn.Conv2d(channels, squeeze_channels, 1)
         self.act = activation(act)
-        self.expand = nn.Conv2d(hidden, channels, 1)
+        self.expand = nn.Conv2d(squeeze_channels, channels, 1)
         self.gate = gate(gate_name)
 
-    def gates(self, pooled: Tensor, hidden: int, units: Tensor | None = None) -> Tensor:
+    def gates(self, pooled: Tensor, squeeze_channels: int, units: Tensor | None = None) -> Tensor:
         """pooled [n, m] -> gates [n, m], with `hidden` hidden units, of which `units` [n, hidden] keeps some."""
         channels = pooled.shape[1]
         reduce, expand = self.reduce, self.expand
         assert reduce.bias is not None
         assert expand.bias is not None
-        inner = F.linear(pooled, prefix(reduce.weight, hidden, channels).flatten(1), prefix(reduce.bias, hidden))
+        inner = F.linear(
+            pooled, prefix(reduce.weight, squeeze_channels, channels).flatten(1), prefix(reduce.bias, squeeze_channels)
+        )
         inner = self.act(inner)
         if units is not None:
             inner = inner * units
-        outer = F.linear(inner, prefix(expand.weight, channels, hidden).flatten(1), prefix(expand.bias, channels))
+        outer = F.linear(
+            inner, prefix(expand.weight, channels, squeeze_channels).flatten(1), prefix(expand.bias, channels)
+        )
         opened: Tensor = self.gate(outer)
         return opened
 
@@ -115,12 +119,12 @@ class ElasticOperation(nn.Module):
         self,
         *,
         in_channels: int,
-        middle: int,
+        mid_channels: int,
         out_channels: int,
         kernels: tuple[int, ...],
         stride: int,
         act: Activation,
-        hidden: int,
+        squeeze_channels: int,
         se_act: Activation,
         se_gate: Gate,
         expands: bool,
@@ -129,24 +133,32 @@ class ElasticOperation(nn.Module):
         super().__init__()
         self.stride, self.crop, self.kernels = stride, crop, kernels
         self.act = activation(act)
-        self.expand = _unit(in_channels, middle, 1, 1) if expands else None
+        self.expand = _unit(in_channels, mid_channels, 1, 1) if expands else None
         stored = (max(kernels),) if crop else kernels
-        self.depthwise = nn.ModuleDict({str(k): _unit(middle, middle, k, middle, stride) for k in stored})
-        self.se = ElasticSqueeze(middle, hidden, se_act, se_gate) if hidden else None
-        self.project = _unit(middle, out_channels, 1, 1)
-        self.middle, self.out_channels = middle, out_channels
+        self.depthwise = nn.ModuleDict(
+            {str(k): _unit(mid_channels, mid_channels, k, mid_channels, stride) for k in stored}
+        )
+        self.se = ElasticSqueeze(mid_channels, squeeze_channels, se_act, se_gate) if squeeze_channels else None
+        self.project = _unit(mid_channels, out_channels, 1, 1)
+        self.mid_channels, self.out_channels = mid_channels, out_channels
 
-    def one(self, x: Tensor, part: BlockPart) -> Tensor:
+    def one(self, x: Tensor, part: BlockSpec) -> Tensor:
         """All images take `part`: slices of the weights, nothing more."""
-        d = self._depthwise(self._expand(x, part.middle), part.kernel, part.middle)
+        d = self._depthwise(self._expand(x, part.mid_channels), part.kernel, part.mid_channels)
         if part.se:
             assert self.se is not None
             d, pooled = pool_tail(d, 0)
             d = d * self.se.gates(pooled, part.se)[:, :, None, None]
-        return self._project(d, part.middle, part.out_channels)
+        return self._project(d, part.mid_channels, part.out_channels)
 
     def many(
-        self, x: Tensor, groups: IntArray, kernel: IntArray, middle: IntArray, hidden: IntArray, out_channels: int
+        self,
+        x: Tensor,
+        groups: IntArray,
+        kernel: IntArray,
+        mid_channels: IntArray,
+        squeeze_channels: IntArray,
+        out_channels: int,
     ) -> Tensor:
         """A choice per image; images come ordered by group, in it by SE off/on (`hidden` 0 or its width).
 
@@ -157,15 +169,15 @@ class ElasticOperation(nn.Module):
         sizes = [stop - start for _, start, stop in stretches]
         kernels = [int(kernel[start]) for _, start, _ in stretches]
         if len(set(kernels)) == len(kernels):
-            most = [int(middle.max()) if self.expand is not None else x.shape[1]] * len(sizes)
+            most = [int(mid_channels.max()) if self.expand is not None else x.shape[1]] * len(sizes)
             # split, not slices: its backward joins the gradients once, in their own memory format
             inner = list(self._expand(x, most[0]).split(sizes))
         else:
-            most = [int(middle[a:b].max()) if self.expand is not None else x.shape[1] for _, a, b in stretches]
+            most = [int(mid_channels[a:b].max()) if self.expand is not None else x.shape[1] for _, a, b in stretches]
             inner = [self._expand(part, width) for part, width in zip(x.split(sizes), most)]
         chunks = [self._depthwise(d, size, width) for d, size, width in zip(inner, kernels, most)]
         parts = [slice(start, stop) for _, start, stop in stretches]
-        chunks = self._scaled(chunks, [middle[p] for p in parts], [hidden[p] for p in parts])
+        chunks = self._scaled(chunks, [mid_channels[p] for p in parts], [squeeze_channels[p] for p in parts])
         if len({*most}) == 1 and chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
             # Small maps: joining the images costs less than a second gradient as large as the weight.
             joined = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
@@ -175,20 +187,22 @@ class ElasticOperation(nn.Module):
             y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return batch_norm(y, self._norm(self.project), out_channels)
 
-    def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockPart, ...]) -> Tensor:
+    def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockSpec, ...]) -> Tensor:
         """sum_c weights_c * choice_c(x); `weights` is [C] for all images or [N, C] for each, C = len(parts)."""
-        wide, mixture = self._expand(x, self.middle), None
+        wide, mixture = self._expand(x, self.mid_channels), None
         for size in self.kernels:
             mine = [c for c, part in enumerate(parts) if part.kernel == size]
             if not mine:
                 continue
-            d = self._depthwise(wide, size, self.middle)
+            d = self._depthwise(wide, size, self.mid_channels)
             factor = self._mixed_scale(d, weights, mine, parts)
             term = d * factor[:, :, None, None]
             mixture = term if mixture is None else mixture + term
         assert mixture is not None
         norm = self._norm(self.project)
-        y = batch_norm(pointwise(mixture, self._projection(self.middle, self.out_channels)), norm, self.out_channels)
+        y = batch_norm(
+            pointwise(mixture, self._projection(self.mid_channels, self.out_channels)), norm, self.out_channels
+        )
         if norm.training:
             return y
         # BN's shift belongs to every choice: weigh it too, so that the result is linear in the weights off the simplex.
@@ -198,31 +212,33 @@ class ElasticOperation(nn.Module):
         missing = weights.sum(-1).reshape(-1, 1) - 1
         return y + (missing * shift)[:, :, None, None]
 
-    def _mixed_scale(self, d: Tensor, weights: Tensor, mine: list[int], parts: tuple[BlockPart, ...]) -> Tensor:
+    def _mixed_scale(self, d: Tensor, weights: Tensor, mine: list[int], parts: tuple[BlockSpec, ...]) -> Tensor:
         """[N or 1, M]: sum over the choices `mine` of weight * mask * gate."""
-        middles = np.array([parts[c].middle for c in mine])
-        masks = prefix_mask(middles, self.middle, d)
+        mid_range = np.array([parts[c].mid_channels for c in mine])
+        masks = prefix_mask(mid_range, self.mid_channels, d)
         plain = [i for i, c in enumerate(mine) if not parts[c].se]
-        total = weights[..., [mine[i] for i in plain]] @ masks[plain] if plain else weights.new_zeros(self.middle)
+        total = weights[..., [mine[i] for i in plain]] @ masks[plain] if plain else weights.new_zeros(self.mid_channels)
         gated = [i for i, c in enumerate(mine) if parts[c].se]
         if gated:
             assert self.se is not None
             pooled = d.mean((2, 3))
             for i in gated:
                 part = parts[mine[i]]
-                gates = self.se.gates(pooled[:, : part.middle], part.se)
+                gates = self.se.gates(pooled[:, : part.mid_channels], part.se)
                 term = weights[..., mine[i], None] * gates
-                total = total + F.pad(term, (0, self.middle - part.middle))
-        return total.reshape(-1, self.middle)
+                total = total + F.pad(term, (0, self.mid_channels - part.mid_channels))
+        return total.reshape(-1, self.mid_channels)
 
-    def _scaled(self, chunks: list[Tensor], middle: list[IntArray], hidden: list[IntArray]) -> list[Tensor]:
+    def _scaled(
+        self, chunks: list[Tensor], mid_channels: list[IntArray], squeeze_channels: list[IntArray]
+    ) -> list[Tensor]:
         """Each image's channels times its mask and, for the last images of a chunk, those with squeeze-excite, its gate.
 
         The gates of all chunks come from one pass through the squeeze-excite layer."""
-        starts = [int(np.count_nonzero(h == 0)) for h in hidden]
-        masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(chunks, middle)]
+        starts = [int(np.count_nonzero(h == 0)) for h in squeeze_channels]
+        masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(chunks, mid_channels)]
         gates: list[Tensor | None] = [None] * len(chunks)
-        gated = [i for i, h in enumerate(hidden) if starts[i] < len(h)]
+        gated = [i for i, h in enumerate(squeeze_channels) if starts[i] < len(h)]
         if gated:
             pooled, most = [], max(chunks[i].shape[1] for i in gated)
             for i in gated:
@@ -230,7 +246,7 @@ class ElasticOperation(nn.Module):
                 mask = masks[i]
                 means = means if mask is None else means * mask[starts[i] :]
                 pooled.append(means if means.shape[1] == most else F.pad(means, (0, most - means.shape[1])))
-            opened = self._gates(pooled, np.concatenate([hidden[i][starts[i] :] for i in gated]))
+            opened = self._gates(pooled, np.concatenate([squeeze_channels[i][starts[i] :] for i in gated]))
             for i, part in zip(gated, opened.split([len(p) for p in pooled])):
                 mask, part = masks[i], part[:, : chunks[i].shape[1]]
                 gates[i] = part if mask is None else part * mask[starts[i] :]
@@ -243,29 +259,31 @@ class ElasticOperation(nn.Module):
         units = None if int(widths.min()) == most else prefix_mask(widths, most, means)
         return self.se.gates(means, most, units)
 
-    def _expand(self, x: Tensor, middle: int) -> Tensor:
+    def _expand(self, x: Tensor, mid_channels: int) -> Tensor:
         if self.expand is None:
             return x
         conv = self._conv(self.expand)
-        y = pointwise(x, prefix(conv, middle, x.shape[1]))
-        out: Tensor = self.act(batch_norm(y, self._norm(self.expand), middle))
+        y = pointwise(x, prefix(conv, mid_channels, x.shape[1]))
+        out: Tensor = self.act(batch_norm(y, self._norm(self.expand), mid_channels))
         return out
 
-    def _depthwise(self, x: Tensor, kernel: int, middle: int) -> Tensor:
+    def _depthwise(self, x: Tensor, kernel: int, mid_channels: int) -> Tensor:
         unit = self.depthwise[str(max(self.kernels) if self.crop else kernel)]
-        weight = prefix(self._conv(unit), middle)
+        weight = prefix(self._conv(unit), mid_channels)
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
             weight = weight[:, :, cut:-cut, cut:-cut]
         y = depthwise(x, weight, self.stride)
-        out: Tensor = self.act(batch_norm(y, self._norm(unit), middle))
+        out: Tensor = self.act(batch_norm(y, self._norm(unit), mid_channels))
         return out
 
-    def _project(self, d: Tensor, middle: int, out_channels: int) -> Tensor:
-        return batch_norm(pointwise(d, self._projection(middle, out_channels)), self._norm(self.project), out_channels)
+    def _project(self, d: Tensor, mid_channels: int, out_channels: int) -> Tensor:
+        return batch_norm(
+            pointwise(d, self._projection(mid_channels, out_channels)), self._norm(self.project), out_channels
+        )
 
-    def _projection(self, middle: int, out_channels: int) -> Tensor:
-        return prefix(self._conv(self.project), out_channels, middle)
+    def _projection(self, mid_channels: int, out_channels: int) -> Tensor:
+        return prefix(self._conv(self.project), out_channels, mid_channels)
 
     @staticmethod
     def _conv(unit: nn.Module) -> Tensor:

@@ -1,6 +1,6 @@
 """One position of a super-network: its choices, their shared weights, its shortcut.
 
-The block knows the numbers (`BlockPart`) of every choice behind every input and output width, and turns rows of `Genes`
+The block knows the numbers (`BlockSpec`) of every choice behind every input and output width, and turns rows of `Genes`
 into them for a batch in which every image has made its own decisions. Choices share one operation, or have one each
 where the space says so (TF-NAS). Where widths are elastic, tensors keep the largest width and an image's missing
 channels are zero, which is what slicing its weights would give.
@@ -20,7 +20,7 @@ from snugnet.errors import BadSpace
 from snugnet.nets.elastic import ElasticOperation, prefix_mask, runs
 from snugnet.nets.gather import IntArray
 from snugnet.space.genes import Genes
-from snugnet.space.plan import BlockPart, block_part
+from snugnet.space.plan import BlockSpec, block_part
 from snugnet.space.space import SearchSpace
 
 _NEAR = 0.7  # of the largest middle width: from here on an image counts as wide
@@ -32,8 +32,8 @@ class Decisions:
 
     operation: IntArray
     kernel: IntArray
-    middle: IntArray
-    hidden: IntArray  # width of the squeeze layer, 0: none
+    mid_channels: IntArray
+    squeeze_channels: IntArray  # width of the squeeze layer, 0: none
     wide: IntArray  # 1 for middle widths near the block's largest
     c_in: IntArray
     c_out: IntArray
@@ -44,7 +44,7 @@ class Decisions:
     def order(self, rows: IntArray, apart: bool) -> IntArray:
         """`rows` in the order in which `ElasticBlock.many` wants its images; `apart`: wide ones run by themselves."""
         key = (self.operation[rows] * 64 + self.kernel[rows]) * 2 + (self.wide[rows] if apart else 0)
-        return rows[np.argsort(key * 2 + (self.hidden[rows] > 0), kind="stable")]
+        return rows[np.argsort(key * 2 + (self.squeeze_channels[rows] > 0), kind="stable")]
 
 
 @final
@@ -67,7 +67,7 @@ class ElasticBlock(nn.Module):
         self.shortcut = nn.Conv2d(self.in_widths[-1], self.widths[-1], 1, bias=False) if self.always and mixed else None
         self._tables()
 
-    def one(self, x: Tensor, choice: int, part: BlockPart) -> Tensor:
+    def one(self, x: Tensor, choice: int, part: BlockSpec) -> Tensor:
         """All images take `choice`, whose numbers are `part`."""
         y: Tensor = self.operations[self.operation_of[choice]].one(x, part)  # type: ignore[operator]
         if part.shortcut == "none":
@@ -87,14 +87,16 @@ class ElasticBlock(nn.Module):
         out = genes.width[:, self.stage]
         before = out if slot else (genes.width[:, self.stage - 1] if self.stage else genes.stem)
         low, cells = self._low[before, choice], self._cells[before, choice]
-        where = np.rint(genes.position[:, self.stage, slot] * (cells - 1)).astype(np.int64) if stage.has_span else 0
-        middle = low + where
+        where = (
+            np.rint(genes.position[:, self.stage, slot] * (cells - 1)).astype(np.int64) if stage.has_expand_range else 0
+        )
+        mid_channels = low + where
         return Decisions(
             operation=self.operation_of[choice],
             kernel=self._kernel[choice],
-            middle=middle,
-            hidden=self._hidden[before, choice],
-            wide=(middle > _NEAR * self._widest).astype(np.int64),
+            mid_channels=mid_channels,
+            squeeze_channels=self._squeeze_channels[before, choice],
+            wide=(mid_channels > _NEAR * self._widest).astype(np.int64),
             c_in=np.array(self.in_widths)[before],
             c_out=np.array(self.widths)[out],
         )
@@ -106,7 +108,8 @@ class ElasticBlock(nn.Module):
             d = made if stop - start == len(made.kernel) else made.take(slice(start, stop))
             part = x if d is made else x[start:stop]
             groups = d.kernel * 2 + d.wide if apart else d.kernel
-            pieces.append(self.operations[operation].many(part, groups, d.kernel, d.middle, d.hidden, most))  # type: ignore[operator]
+            widths = d.mid_channels, d.squeeze_channels
+            pieces.append(self.operations[operation].many(part, groups, d.kernel, *widths, most))  # type: ignore[operator]
         y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         if not self.elastic_width:
             kind = self.parts[0].shortcut
@@ -152,7 +155,7 @@ class ElasticBlock(nn.Module):
     def _pool(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, self.stride, ceil_mode=True, count_include_pad=False) if self.stride > 1 else x
 
-    def _part(self, choice: int, in_channels: int, width: int) -> BlockPart:
+    def _part(self, choice: int, in_channels: int, width: int) -> BlockSpec:
         return block_part(
             self.space,
             self.stage,
@@ -174,7 +177,7 @@ class ElasticBlock(nn.Module):
                 raise BadSpace(
                     f"stage {self.stage + 1}: a choice must expand behind every input width or behind none",
                     value=self.space.stages[self.stage].choices[c].label,
-                    remedy="Take widths that are multiples of rules.middle_divisor, or another expansion.",
+                    remedy="Take widths that are multiples of rules.mid_divisor, or another expansion.",
                 )
         groups = [g for e in (False, True) if (g := [c for c in choices if self.parts[c].expands == e])]
         operation_of = np.zeros(len(self.parts), dtype=np.int64)
@@ -185,15 +188,15 @@ class ElasticBlock(nn.Module):
     def _operation(self, choices: list[int]) -> ElasticOperation:
         row, rules = self.space.stages[self.stage], self.space.rules
         parts = [self.parts[c] for c in choices]
-        most = max(self.space.middles(row.choices[c], self.in_widths[-1])[-1] for c in choices)
+        most = max(self.space.mid_range(row.choices[c], self.in_widths[-1])[-1] for c in choices)
         return ElasticOperation(
             in_channels=self.in_widths[-1],
-            middle=most,
+            mid_channels=most,
             out_channels=self.widths[-1],
             kernels=tuple(sorted({part.kernel for part in parts})),
             stride=self.stride,
             act=row.act,
-            hidden=max(part.se for part in parts),
+            squeeze_channels=max(part.se for part in parts),
             se_act=rules.se_act,
             se_gate=rules.se_gate,
             expands=parts[0].expands,
@@ -203,10 +206,12 @@ class ElasticBlock(nn.Module):
     def _tables(self) -> None:
         """Numbers by [input width, choice], for whole batches at once."""
         choices = self.space.stages[self.stage].choices
-        middles = [[self.space.middles(choice, n) for choice in choices] for n in self.in_widths]
-        self._low = np.array([[m.start for m in line] for line in middles])
-        self._cells = np.array([[len(m) for m in line] for line in middles])
+        mid_range = [[self.space.mid_range(choice, n) for choice in choices] for n in self.in_widths]
+        self._low = np.array([[m.start for m in line] for line in mid_range])
+        self._cells = np.array([[len(m) for m in line] for line in mid_range])
         self._widest = int((self._low + self._cells).max()) - 1
         self._kernel = np.array([choice.kernel for choice in choices])
         widest = self.widths[-1]
-        self._hidden = np.array([[self._part(c, n, widest).se for c in range(len(choices))] for n in self.in_widths])
+        self._squeeze_channels = np.array(
+            [[self._part(c, n, widest).se for c in range(len(choices))] for n in self.in_widths]
+        )

@@ -15,7 +15,7 @@ from snugnet.nets.elastic import ElasticOperation
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.supernet import ElasticHead, Supernet
 from snugnet.space.architecture import Architecture, find_choice
-from snugnet.space.sampling import heaviest
+from snugnet.space.sampling import largest
 
 
 def extract(supernet: Supernet, architecture: Architecture) -> Network:
@@ -35,9 +35,9 @@ def extract(supernet: Supernet, architecture: Architecture) -> Network:
     return network.train(supernet.training)
 
 
-def extract_heaviest(supernet: Supernet) -> Network:
+def extract_largest(supernet: Supernet) -> Network:
     """The largest network of the space with inherited weights: the usual teacher."""
-    return extract(supernet, heaviest(supernet.space))
+    return extract(supernet, largest(supernet.space))
 
 
 def _copy_block(plain: InvertedResidual, elastic: ElasticBlock, choice: int, kernel: int) -> None:

@@ -3,7 +3,7 @@
 A middle channel's order is arbitrary for the full block: permuting it everywhere (expansion, depthwise, squeeze-excite,
 projection) changes nothing. Smaller expansions use the first channels, so sorting them by the L1 norm of what the
 projection does with them lets small sub-networks start from the most useful ones. Done once, between training the
-heaviest network and training all paths.
+largest network and training all paths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from snugnet.nets.supernet import Supernet
 
 
 def sort_channels(supernet: Supernet) -> Supernet:
-    """Sort the middle channels of every block, most important first, in place; the heaviest network stays the same."""
+    """Sort the middle channels of every block, most important first, in place; the largest network stays the same."""
     with torch.no_grad():
         for block in supernet.blocks():
             for operation in block.operations:

@@ -27,7 +27,7 @@ from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture, find_choice
 from snugnet.space.genes import Genes
-from snugnet.space.plan import HeadPart, head_part, plan
+from snugnet.space.plan import HeadSpec, head_part, plan
 from snugnet.space.sampling import sample_balanced
 from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
@@ -77,11 +77,11 @@ class Supernet(nn.Module):
         """All elastic blocks, front to back: the order of `alpha`."""
         return [block for stage in self.stages for block in stage]  # type: ignore[attr-defined]
 
-    def heaviest(self) -> nn.Module:
+    def largest(self) -> nn.Module:
         """The largest network of the space as a plain network with these weights: the usual teacher."""
-        from snugnet.nets.extract import extract_heaviest  # it builds on this file
+        from snugnet.nets.extract import extract_largest  # it builds on this file
 
-        return extract_heaviest(self)
+        return extract_largest(self)
 
     def sample_paths(self, count: int, rng: np.random.Generator) -> Genes:
         """A random path for each of `count` images: uniform over choices, balanced over the batch."""
@@ -205,7 +205,7 @@ class ElasticHead(nn.Module):
         self.dropout = nn.Dropout(largest.dropout)
         self.classifier = nn.Linear(largest.features, largest.classes)
 
-    def one(self, x: Tensor, part: HeadPart) -> Tensor:
+    def one(self, x: Tensor, part: HeadSpec) -> Tensor:
         pooled = self._hidden(x, part.hidden).mean((2, 3))
         if self.features is not None:
             bias = None if self.features.bias is None else prefix(self.features.bias, part.pooled)

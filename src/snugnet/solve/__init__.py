@@ -19,12 +19,12 @@ from snugnet.solve.frank_wolfe import (
     linear_schedule,
     paper_schedule,
 )
-from snugnet.solve.infeasible import Explanation, explain, fits, roomiest
+from snugnet.solve.infeasible import Explanation, explain, fits, min_max_utilisation
 from snugnet.solve.integer import best_choice, best_choices
 from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
 from snugnet.solve.prices import Price, shadow_prices
-from snugnet.solve.problem import TOLERANCE, Choice, Group, Point, Problem, ResourceCosts, Values
-from snugnet.solve.projection import argmax_baseline, credit, project, project_alternating
+from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts
+from snugnet.solve.projection import argmax_baseline, project, project_alternating, projection_objective
 from snugnet.solve.quadratic import balanced_start
 from snugnet.solve.solution import Outcome, Solution, Status, Undecided
 
@@ -38,6 +38,7 @@ __all__ = [
     "Gradient",
     "Group",
     "LinearOracle",
+    "Objective",
     "Outcome",
     "Point",
     "Price",
@@ -48,7 +49,6 @@ __all__ = [
     "Status",
     "TraceRow",
     "Undecided",
-    "Values",
     "argmax_baseline",
     "balanced_start",
     "best_alpha",
@@ -58,7 +58,6 @@ __all__ = [
     "best_choices",
     "classic_schedule",
     "count_choices",
-    "credit",
     "enumerate_choices",
     "explain",
     "fits",
@@ -66,9 +65,10 @@ __all__ = [
     "frank_wolfe",
     "iterate",
     "linear_schedule",
+    "min_max_utilisation",
     "paper_schedule",
     "project",
     "project_alternating",
-    "roomiest",
+    "projection_objective",
     "shadow_prices",
 ]

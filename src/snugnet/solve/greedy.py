@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from snugnet.solve.problem import Choice, Floats, Problem, Values
+from snugnet.solve.problem import Choice, Floats, Objective, Problem
 
 
-def greedy(problem: Problem, values: Values, choice: Choice) -> Choice:
+def greedy(problem: Problem, values: Objective, choice: Choice) -> Choice:
     """While over a budget, the change that saves most excess per worth; then the change that gains most worth per load."""
     for _ in range(4 * len(problem.option_slot)):
         step = _best_change(problem, values, choice)
@@ -20,10 +20,10 @@ def greedy(problem: Problem, values: Values, choice: Choice) -> Choice:
     return choice
 
 
-def _best_change(problem: Problem, values: Values, choice: Choice) -> Choice | None:
-    slots, worth, load = problem.option_slot, problem.flat_alpha(values.options), problem.load()
+def _best_change(problem: Problem, values: Objective, choice: Choice) -> Choice | None:
+    slots, effect, load = problem.option_slot, problem.flat_alpha(values.options), problem.load()
     now = (problem.slot_starts + np.array(choice.options))[slots]
-    gain, heavier = worth - worth[now], load - load[now]
+    gain, heavier = effect - effect[now], load - load[now]
     costs = problem.theta[problem.limited] / problem.limit_scale[:, None]
     excess = problem.excess(choice) / problem.limit_scale
     after = excess[:, None] + costs - costs[:, now]

@@ -2,7 +2,7 @@
 
 Everything is decided on whole networks, not on fractions: the smallest cost of each resource alone is a sum of minima, the
 smallest given the other limits is an integer optimum, and the smallest common factor on all limits is the minimum over
-networks of the largest cost share. The choice that attains it is the roomiest one there is: if it does not fit, none does.
+networks of the largest cost share. If the choice that attains it does not fit, none does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from snugnet.solve.integer import best_choice
 from snugnet.solve.joint import HIGHS_FEASIBILITY, joint_model, read_choice
-from snugnet.solve.problem import Choice, Floats, Problem, Values
+from snugnet.solve.problem import Choice, Floats, Objective, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
 from snugnet.solve.warm_simplex import quiet_highs
 
@@ -70,14 +70,14 @@ def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
     )
 
 
-def roomiest(problem: Problem, *, time_limit: float = 10.0) -> Solution[Choice]:
+def min_max_utilisation(problem: Problem, *, time_limit: float = 10.0) -> Solution[Choice]:
     """A network that fits with room to spare in every limit, or the proof that none fits.
 
-    The lightest one if it fits; else the one whose largest cost share is smallest.
+    The smallest one if it fits; else the one whose largest cost share is smallest.
     """
-    light = problem.lightest()
+    light = problem.smallest()
     if problem.is_feasible(light):
-        return Solution(found=(light,), status=Status(Outcome.OPTIMAL, "the lightest network fits"))
+        return Solution(found=(light,), status=Status(Outcome.OPTIMAL, "the smallest network fits"))
     best = _least_share(problem, time_limit)
     if not best.ok or problem.is_feasible(best.value):
         return best
@@ -101,7 +101,7 @@ def _share(problem: Problem, choice: Choice) -> float:
 def _least(problem: Problem, name: str, kept: list[str], time_limit: float) -> float:
     """The smallest cost of one resource under the `kept` limits; infinite if those conflict."""
     row = -problem.theta[problem.names.index(name)]
-    values = Values(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
+    values = Objective(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
     best = best_choice(problem.with_limits({n: problem.limits[n] for n in kept}), values, time_limit=time_limit)
     if best.status.outcome is Outcome.INFEASIBLE:
         return float("inf")
@@ -124,7 +124,7 @@ def _irreducible(problem: Problem, names: list[str], time_limit: float) -> tuple
 
 def fits(problem: Problem, *, time_limit: float = 10.0) -> bool:
     """Does any network meet the limits? Exact; raises `Undecided` if time runs out."""
-    found = roomiest(problem, time_limit=time_limit)
+    found = min_max_utilisation(problem, time_limit=time_limit)
     return bool(found.value) if found.status.outcome is Outcome.UNDECIDED else found.ok
 
 
@@ -132,7 +132,7 @@ def _least_share(problem: Problem, time_limit: float) -> Solution[Choice]:
     """The choice that minimises the largest cost share. Zero limits cannot be scaled: they stay as they are, if they can."""
     positive = problem.limit > 0
     floors = [problem.cost(problem.cheapest(problem.names[k]))[problem.names[k]] for k in problem.limited]
-    light = problem.lightest()
+    light = problem.smallest()
     lower = max((f / t for f, t in zip(floors, problem.limit) if t > 0), default=0.0)
     exact = Status(Outcome.OPTIMAL, "no network has a smaller largest share")
     if _share(problem, light) <= lower * (1 + 1e-12):

@@ -17,7 +17,7 @@ from snugnet.errors import BadInput
 from snugnet.solve.greedy import greedy
 from snugnet.solve.joint import relax
 from snugnet.solve.milp import programme
-from snugnet.solve.problem import Choice, Problem, Values
+from snugnet.solve.problem import Choice, Objective, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
 from snugnet.solve.sweep import Sweep, Swept
 
@@ -25,13 +25,13 @@ _SWEEP_SHARE: Final = 0.25  # of the time limit
 _CLOSED: Final = 1e-8  # relative; the accuracy of the bounds
 
 
-def best_choice(problem: Problem, values: Values, *, time_limit: float = 10.0, gap: float = 0.0) -> Solution[Choice]:
+def best_choice(problem: Problem, values: Objective, *, time_limit: float = 10.0, gap: float = 0.0) -> Solution[Choice]:
     """The choice of greatest worth that meets every limit; see `best_choices`."""
     return best_choices(problem, values, count=1, time_limit=time_limit, gap=gap)
 
 
 def best_choices(
-    problem: Problem, values: Values, *, count: int, time_limit: float = 10.0, gap: float = 0.0
+    problem: Problem, values: Objective, *, count: int, time_limit: float = 10.0, gap: float = 0.0
 ) -> Solution[Choice]:
     """The `count` best different choices, best first, in `.found` (fewer only if fewer fit, or time ran out).
 
@@ -50,9 +50,9 @@ def best_choices(
         return Solution(found=(), status=Status(Outcome.INFEASIBLE, _nothing_fits(problem)))
     if gap > 0 and count == 1:  # a rounded relaxation is often near enough, in milliseconds
         quick = greedy(problem, values, relaxed.rounded)
-        worth = problem.value(values, quick)
-        if problem.is_feasible(quick) and _gap(worth, relaxed.bound) <= gap:
-            return _report(problem, (quick,), worth, relaxed.bound, count, False, begun, sweep=False)
+        effect = problem.value(values, quick)
+        if problem.is_feasible(quick) and _gap(effect, relaxed.bound) <= gap:
+            return _report(problem, (quick,), effect, relaxed.bound, count, False, begun, sweep=False)
     swept = Sweep(problem, values, relaxed.prices, count=count, deadline=begun + time_limit * _SWEEP_SHARE).run()
     known = _known(problem, values, swept, relaxed.rounded, count)
     best = problem.value(values, known[0]) if known else -np.inf
@@ -70,12 +70,12 @@ def best_choices(
     return _report(problem, chosen, value, max(bound, value), count, solved.proven, begun, sweep=False)
 
 
-def _known(problem: Problem, values: Values, swept: Swept, rounded: Choice, count: int) -> tuple[Choice, ...]:
+def _known(problem: Problem, values: Objective, swept: Swept, rounded: Choice, count: int) -> tuple[Choice, ...]:
     """What the sweep saw; if that proves nothing, also a rounding and light networks: time must not run out on nothing."""
     if swept.proven:
         return swept.choices
     repaired = greedy(problem, values, rounded)
-    light = [repaired, problem.lightest(), *(problem.cheapest(name) for name in problem.limits)]
+    light = [repaired, problem.smallest(), *(problem.cheapest(name) for name in problem.limits)]
     fitting = {*swept.choices, *(c for c in light if problem.is_feasible(c))}
     return tuple(sorted(fitting, key=lambda c: (-problem.value(values, c), c.depths, c.options))[:count])
 

@@ -17,14 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from snugnet.errors import BadProblem
-from snugnet.solve.problem import TOLERANCE, Choice, Floats, Problem, Values
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Objective, Problem
 from snugnet.solve.warm_simplex import quiet_highs
 
 HIGHS_FEASIBILITY: Final = 1e-10  # HiGHS's finest
 _FAR_TOO_DEAR: Final = 10.0
 
 
-def flat_values(problem: Problem, values: Values) -> Floats:
+def flat_values(problem: Problem, values: Objective) -> Floats:
     """[N + M] the worth of x and y, checked."""
     flat = np.concatenate([problem.flat_alpha(values.options), problem.flat_beta(values.depths)])
     if not np.isfinite(flat).all():
@@ -72,12 +72,12 @@ class Relaxation:
     rounded: Choice  # nearly optimal where it fits, which it mostly does: few slots of a vertex are fractional
 
 
-def relax(problem: Problem, values: Values) -> Relaxation | None:
+def relax(problem: Problem, values: Objective) -> Relaxation | None:
     """Solve the LP relaxation; None means that not even fractions fit."""
     flat = flat_values(problem, values)
-    span = max(float(np.abs(flat).max()), 1e-300)
+    expand_range = max(float(np.abs(flat).max()), 1e-300)
     highs = quiet_highs(solver="simplex", presolve="off", primal_feasibility_tolerance=HIGHS_FEASIBILITY)
-    highs.passModel(joint_model(problem, -flat / span, integer=False))
+    highs.passModel(joint_model(problem, -flat / expand_range, integer=False))
     highs.run()
     status = highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
@@ -86,13 +86,13 @@ def relax(problem: Problem, values: Values) -> Relaxation | None:
         raise ArithmeticError(f"HiGHS left an LP of {len(flat)} columns as {highs.modelStatusToString(status)}")
     solution = highs.getSolution()
     duals = np.array(solution.row_dual[: len(problem.limited)])
-    prices = np.maximum(-duals, 0.0) * span / problem.limit_scale
+    prices = np.maximum(-duals, 0.0) * expand_range / problem.limit_scale
     rounded = _to_the_light_side(problem, np.array(solution.col_value))
-    return Relaxation(-highs.getInfo().objective_function_value * span, prices, rounded)
+    return Relaxation(-highs.getInfo().objective_function_value * expand_range, prices, rounded)
 
 
 def _to_the_light_side(problem: Problem, columns: Floats) -> Choice:
-    """Of everything that carries weight, the shallowest depth and the lightest option."""
+    """Of everything that carries weight, the shallowest depth and the smallest option."""
     n = len(problem.option_slot)
     depths = [
         min((d for d, y in zip(g.depths, ys) if y > 1e-6), default=min(g.depths))

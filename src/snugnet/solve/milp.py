@@ -15,14 +15,14 @@ import highspy
 import numpy as np
 
 from snugnet.solve.joint import HIGHS_FEASIBILITY, columns_of, flat_values, joint_model, read_choice
-from snugnet.solve.problem import Choice, Floats, Problem, Values
+from snugnet.solve.problem import Choice, Floats, Objective, Problem
 from snugnet.solve.warm_simplex import quiet_highs
 
 _MISFITS: Final = 1000
 
 
 @dataclass(frozen=True)
-class Programmed:
+class MilpResult:
     """Choices best first; `proven` best; `bound` on all others; `exhausted` if no further choice fits."""
 
     choices: tuple[Choice, ...]
@@ -32,44 +32,44 @@ class Programmed:
 
 
 def programme(
-    problem: Problem, values: Values, *, count: int, deadline: float, gap: float, known: Sequence[Choice] = ()
-) -> Programmed:
+    problem: Problem, values: Objective, *, count: int, deadline: float, gap: float, known: Sequence[Choice] = ()
+) -> MilpResult:
     """The `count` best choices by repeated MILPs; `known` fitting choices warm-start the first."""
     flat = flat_values(problem, values)
-    span = max(float(np.abs(flat).max()), 1e-300)
+    expand_range = max(float(np.abs(flat).max()), 1e-300)
     highs = quiet_highs(
         mip_feasibility_tolerance=HIGHS_FEASIBILITY,
         primal_feasibility_tolerance=HIGHS_FEASIBILITY,
         mip_rel_gap=gap,
         mip_abs_gap=1e-10,
     )
-    highs.passModel(joint_model(problem, -flat / span, integer=True))
+    highs.passModel(joint_model(problem, -flat / expand_range, integer=True))
     found: list[Choice] = []
     bound, misfits = float("inf"), 0
     while len(found) < count and misfits <= _MISFITS:
         left = deadline - time.monotonic()
         if left <= 0:
-            return Programmed(tuple(found), False, bound, False)
+            return MilpResult(tuple(found), False, bound, False)
         _start_from(highs, problem, [c for c in known if c not in found])
         highs.setOptionValue("time_limit", max(left, 0.01))  # counted per run
         highs.run()
         status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
-            return Programmed(tuple(found), True, problem.value(values, found[0]) if found else -np.inf, True)
+            return MilpResult(tuple(found), True, problem.value(values, found[0]) if found else -np.inf, True)
         if not found and not misfits:
-            bound = -highs.getInfo().mip_dual_bound * span
+            bound = -highs.getInfo().mip_dual_bound * expand_range
         solution = highs.getSolution()
         if not solution.value_valid:
-            return Programmed(tuple(found), False, bound, False)
+            return MilpResult(tuple(found), False, bound, False)
         choice = read_choice(problem, _rounded(solution.col_value))
         if problem.is_feasible(choice):
             found.append(choice)
             if status != highspy.HighsModelStatus.kOptimal:
-                return Programmed(tuple(found), False, bound, False)
+                return MilpResult(tuple(found), False, bound, False)
         else:
             misfits += 1
         _cut_off(highs, problem, choice)
-    return Programmed(tuple(found), misfits <= _MISFITS, bound, False)
+    return MilpResult(tuple(found), misfits <= _MISFITS, bound, False)
 
 
 def _rounded(columns: Sequence[float]) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from snugnet.errors import BadInput
 from snugnet.solve.integer import best_choice
 from snugnet.solve.joint import relax
-from snugnet.solve.problem import Choice, Problem, Values
+from snugnet.solve.problem import Choice, Objective, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class Price:
 
 
 def shadow_prices(
-    problem: Problem, values: Values, *, relax_by: float = 0.05, time_limit: float = 10.0
+    problem: Problem, values: Objective, *, relax_by: float = 0.05, time_limit: float = 10.0
 ) -> tuple[Price, ...]:
     """A `Price` per limit. Raises what `best_choice(...).value` raises if nothing fits."""
     if not relax_by > 0:
         raise BadInput("a limit must be relaxed by a positive share", value=relax_by, remedy="Try 0.05.")
     best = best_choice(problem, values, time_limit=time_limit).value
-    worth, used = problem.value(values, best), problem.cost(best)
+    effect, used = problem.value(values, best), problem.cost(best)
     relaxed = relax(problem, values)
     duals = {} if relaxed is None else dict(zip((problem.names[k] for k in problem.limited), relaxed.prices.tolist()))
     found = []
@@ -66,8 +66,8 @@ def shadow_prices(
                 limit=limit,
                 used=used[resource.name],
                 relaxed_by=relax_by,
-                gain=max(problem.value(values, better) - worth, 0.0),
-                gain_if_free=max(problem.value(values, freest) - worth, 0.0),
+                gain=max(problem.value(values, better) - effect, 0.0),
+                gain_if_free=max(problem.value(values, freest) - effect, 0.0),
                 dual=duals.get(resource.name, 0.0),
                 better=better,
             )

@@ -69,7 +69,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class Objective:
     """Additive worth to be maximised: `options[s][c]` if slot s runs with c, `depths[g][i]` for group g's i-th depth."""
 
     options: tuple[Floats, ...]
@@ -278,7 +278,7 @@ class Problem:
             tuple(np.full(n, 1.0 / n) for n in self.slot_sizes), tuple(np.full(n, 1.0 / n) for n in self.depth_sizes)
         )
 
-    def value(self, values: Values, choice: Choice) -> float:
+    def value(self, values: Objective, choice: Choice) -> float:
         """The additive worth of a choice, correctly rounded."""
         parts = [values.options[s][choice.options[s]] for s in self.running(choice)]
         parts += [v[g.depths.index(d)] for v, g, d in zip(values.depths, self.groups, choice.depths)]
@@ -303,8 +303,8 @@ class Problem:
         """The choice that costs most of one resource: what percentages of a budget refer to."""
         return self.least(-self.theta[self._number(resource)])
 
-    def lightest(self) -> Choice:
-        """The lightest choice all limits considered: least sum of cost shares, each cost measured by its limit."""
+    def smallest(self) -> Choice:
+        """The smallest choice all limits considered: least sum of cost shares, each cost measured by its limit."""
         if not len(self.limited):
             scale = self.theta.sum(axis=1)
             return self.least((self.theta / np.where(scale > 0, scale, 1.0)[:, None]).sum(axis=0))

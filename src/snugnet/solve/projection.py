@@ -18,25 +18,25 @@ import numpy as np
 from snugnet.errors import Infeasible
 from snugnet.solve.integer import best_choice
 from snugnet.solve.linear import LinearOracle
-from snugnet.solve.problem import Choice, Floats, Point, Problem, Values
+from snugnet.solve.problem import Choice, Floats, Objective, Point, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
 
 _ROUNDS: Final = 20
 _ROUNDINGS: Final = 4096
 
 
-def credit(problem: Problem, point: Point) -> Values:
+def projection_objective(problem: Problem, point: Point) -> Objective:
     """The joint objective of eq. (13) as additive values.
 
     An idle slot takes its most probable option for free, so a slot that runs is charged for what it gives up against that:
     depth is neither rewarded nor punished by the number of slots it brings along.
     """
-    return Values(tuple(a - a.max() for a in point.alpha), tuple(np.asarray(b, float) for b in point.beta))
+    return Objective(tuple(a - a.max() for a in point.alpha), tuple(np.asarray(b, float) for b in point.beta))
 
 
 def project(problem: Problem, point: Point, *, time_limit: float = 10.0) -> Solution[Choice]:
     """The network of greatest credit within every budget: exact, depths and options jointly."""
-    return best_choice(problem, credit(problem, point), time_limit=time_limit)
+    return best_choice(problem, projection_objective(problem, point), time_limit=time_limit)
 
 
 def argmax_baseline(problem: Problem, point: Point) -> Choice:
@@ -56,25 +56,25 @@ def project_alternating(problem: Problem, point: Point) -> Solution[Choice]:
         over = {n: float(e) for n, e in zip(problem.limits, problem.excess(point)) if e > 0}
         raise Infeasible("the relaxed point must fit before it is projected", value=over, remedy="Use project instead.")
     oracle = LinearOracle(problem)
-    wish = credit(problem, point)
-    alpha_credit, beta_credit = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)
-    alpha, best, rounds = alpha_credit, None, 0
+    objective = projection_objective(problem, point)
+    alpha_objective, beta_objective = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)
+    alpha, best, rounds = alpha_objective, None, 0
     while rounds < _ROUNDS:
         rounds += 1
-        depths = _shallower(problem, oracle.beta(beta_credit, alpha).value)
+        depths = _shallower(problem, oracle.beta(beta_objective, alpha).value)
         beta = problem.flat_beta(problem.point(Choice((0,) * len(problem.slot_sizes), depths)).beta)
-        resolved = _rounded(problem, wish, oracle.alpha(alpha_credit, beta).value, depths)
+        resolved = _rounded(problem, objective, oracle.alpha(alpha_objective, beta).value, depths)
         if not resolved.ok:
             return resolved
         choice = resolved.value
-        if best is not None and problem.value(wish, choice) <= problem.value(wish, best) + 1e-12:
+        if best is not None and problem.value(objective, choice) <= problem.value(objective, best) + 1e-12:
             break
         best = choice
         alpha = problem.flat_alpha(problem.point(choice).alpha)
     if best is None or not problem.is_feasible(best):
         raise ArithmeticError(f"a projection left its budgets: {best}")
     message = "fits; a local optimum of the two programmes in turn, `project` gives the joint one"
-    stats = {"rounds": float(rounds), "value": problem.value(wish, best)}
+    stats = {"rounds": float(rounds), "value": problem.value(objective, best)}
     return Solution(found=(best,), status=Status(Outcome.FEASIBLE, message), stats=stats)
 
 
@@ -86,16 +86,16 @@ def _shallower(problem: Problem, beta: Floats) -> tuple[int, ...]:
     )
 
 
-def _rounded(problem: Problem, wish: Values, alpha: Floats, depths: tuple[int, ...]) -> Solution[Choice]:
+def _rounded(problem: Problem, objective: Objective, alpha: Floats, depths: tuple[int, ...]) -> Solution[Choice]:
     """The best fitting way to resolve the fractional slots of a vertex; else the best at these depths, else at any."""
     support = [np.flatnonzero(a > 0) for a in problem.split_alpha(alpha)]
     if np.prod([float(len(s)) for s in support]) <= _ROUNDINGS:
         ways = {problem.choice(options, depths) for options in itertools.product(*(s.tolist() for s in support))}
         fitting = [c for c in ways if problem.is_feasible(c)]
         if fitting:
-            best = min(fitting, key=lambda c: (-problem.value(wish, c), c.options))
+            best = min(fitting, key=lambda c: (-problem.value(objective, c), c.options))
             return Solution(found=(best,), status=Status(Outcome.FEASIBLE, "a rounding of the vertex fits"))
     groups = tuple(replace(g, depths=(d,)) for g, d in zip(problem.groups, depths))
-    values = Values(wish.options, tuple(np.zeros(1) for _ in groups))
+    values = Objective(objective.options, tuple(np.zeros(1) for _ in groups))
     here = best_choice(replace(problem, groups=groups), values)
-    return here if here.ok else best_choice(problem, wish)
+    return here if here.ok else best_choice(problem, objective)

@@ -1,6 +1,6 @@
 """A balanced start inside the budgets (HardCoRe-NAS, appendix E, eq. 26).
 
-Frank-Wolfe started at the lightest network sees no gradient of anything else. So, from that network, beta first and then
+Frank-Wolfe started at the smallest network sees no gradient of anything else. So, from that network, beta first and then
 alpha are moved in turn to the flattest distribution that the budgets allow,
 
     minimise  sum (p_{i+1} - p_i)^2    over the simplices and the budgets, the other block fixed,
@@ -20,7 +20,7 @@ import clarabel
 import numpy as np
 import scipy.sparse as sp
 
-from snugnet.solve.infeasible import roomiest
+from snugnet.solve.infeasible import min_max_utilisation
 from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Point, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
 
@@ -32,16 +32,16 @@ _MARGIN: Final = 1e-7  # of a limit: what is left unused so that the point is st
 def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Point]:
     """The point of eq. (26). Stats: rounds, seconds. Where the limits leave no room at all: the one network that fits."""
     begun = time.monotonic()
-    start = roomiest(problem, time_limit=time_limit)
+    start = min_max_utilisation(problem, time_limit=time_limit)
     if not start.ok:
         return Solution(found=(), status=start.status)
-    lightest = _idle_slots_light(problem, start.value)
-    spare = -problem.excess(lightest)
+    smallest = _idle_slots_light(problem, start.value)
+    spare = -problem.excess(smallest)
     if (spare <= TOLERANCE * problem.limit).any():
-        status = Status(Outcome.OPTIMAL, "a limit is met with nothing to spare: the lightest network is all that fits")
-        return Solution(found=(lightest,), status=status, stats={"rounds": 0.0, "seconds": time.monotonic() - begun})
+        status = Status(Outcome.OPTIMAL, "a limit is met with nothing to spare: the smallest network is all that fits")
+        return Solution(found=(smallest,), status=status, stats={"rounds": 0.0, "seconds": time.monotonic() - begun})
     limit = problem.limit - np.minimum(_MARGIN * problem.limit, spare / 2)
-    alpha, beta = problem.flat_alpha(lightest.alpha), problem.flat_beta(lightest.beta)
+    alpha, beta = problem.flat_alpha(smallest.alpha), problem.flat_beta(smallest.beta)
     flat_alpha = _Flattest(problem.slot_sizes, _light_to_heavy(problem))
     flat_beta = _Flattest(problem.depth_sizes, _shallow_to_deep(problem))
     base = problem.base[problem.limited]
@@ -71,7 +71,7 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
 
 
 def _idle_slots_light(problem: Problem, choice: Choice) -> Point:
-    """The choice as a point, its idle slots on their lightest option (eq. 25): deepening must cost as little as it can."""
+    """The choice as a point, its idle slots on their smallest option (eq. 25): deepening must cost as little as it can."""
     load = problem.split_alpha(_load(problem))
     running = set(problem.running(choice))
     options = [o if s in running else int(np.argmin(load[s])) for s, o in enumerate(choice.options)]

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from snugnet.solve.joint import flat_values
-from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Problem, Values
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Objective, Problem
 
 _LIST_CAP: Final = 400_000
 _JOIN_CAP: Final = 30_000_000
@@ -84,7 +84,7 @@ class _List:
 class Sweep:
     """The sweep of one problem, one set of values and one vector of prices; `run` may be called once."""
 
-    def __init__(self, problem: Problem, values: Values, prices: Floats, *, count: int, deadline: float) -> None:
+    def __init__(self, problem: Problem, values: Objective, prices: Floats, *, count: int, deadline: float) -> None:
         self._problem, self._values, self._count, self._deadline = problem, values, count, deadline
         flat = flat_values(problem, values)
         n = len(problem.option_slot)
@@ -92,14 +92,14 @@ class Sweep:
         self._limit = problem.limit * (1 + TOLERANCE)
         self._theta = problem.theta[problem.limited]
         self._base = problem.base[problem.limited]
-        worth = flat[:n] - prices @ self._theta
-        best = np.maximum.reduceat(worth, problem.slot_starts)
-        self._option_loss = best[problem.option_slot] - worth
+        effect = flat[:n] - prices @ self._theta
+        best = np.maximum.reduceat(effect, problem.slot_starts)
+        self._option_loss = best[problem.option_slot] - effect
         depth_worth = flat[n:] + best @ problem.runs
         top = np.maximum.reduceat(depth_worth, problem.depth_starts)
         self._depth_loss = np.repeat(top, problem.depth_sizes) - depth_worth
         self.bound = float(prices @ (self._limit - self._base) + top.sum())
-        scale = float(np.abs(worth).max() + np.abs(flat).max())
+        scale = float(np.abs(effect).max() + np.abs(flat).max())
         self._rounding = _ROUNDING * max(scale, abs(self.bound), 1e-300)
 
     def run(self) -> Swept:
@@ -262,17 +262,17 @@ class Sweep:
     def _complete(self, a: _List, b: _List, rows_a: Ints, rows_b: Ints, delta: float) -> Iterator[Choice]:
         room = self._limit - self._base
         loss = a.loss[rows_a] + b.loss[rows_b]
-        worth = self.bound - loss
+        effect = self.bound - loss
         rows = np.flatnonzero(loss <= delta + self._rounding)
         for k in range(len(room)):  # one budget after the other: each leaves fewer pairs to look at
             cost = a.cost[k, rows_a[rows]] + b.cost[k, rows_b[rows]]
-            worth[rows] -= self._prices[k] * np.maximum(room[k] - cost, 0.0)
+            effect[rows] -= self._prices[k] * np.maximum(room[k] - cost, 0.0)
             fits = cost <= room[k] + _SUMS * self._limit[k]
-            rows = rows[fits & (worth[rows] >= self.bound - delta - self._rounding)]
+            rows = rows[fits & (effect[rows] >= self.bound - delta - self._rounding)]
         if len(rows) > 50 * self._count + 1000:
-            keep = np.argsort(-worth[rows], kind="stable")[: 50 * self._count + 1000]
-            cut = worth[rows[keep[-1]]]
-            rows = rows[worth[rows] >= cut] if (worth[rows] == cut).sum() <= 10_000 else rows[keep]
+            keep = np.argsort(-effect[rows], kind="stable")[: 50 * self._count + 1000]
+            cut = effect[rows[keep[-1]]]
+            rows = rows[effect[rows] >= cut] if (effect[rows] == cut).sum() <= 10_000 else rows[keep]
         p = self._problem
         for row in rows.tolist():
             options, depths = [0] * len(p.slot_sizes), [0] * len(p.groups)

@@ -90,8 +90,8 @@ class WarmSimplex:
     def solve(self, values: Floats, rows: Floats, rhs: Floats) -> Vertex | None:
         """The optimal vertex, or None when no x meets the rows (the caller knows what the rows mean, and says so)."""
         highs = self._highs
-        span = max(float(np.abs(values).max()), 1e-300)
-        highs.changeColsCost(self._columns, self._every_column, -values / span)
+        expand_range = max(float(np.abs(values).max()), 1e-300)
+        highs.changeColsCost(self._columns, self._every_column, -values / expand_range)
         highs.deleteRows(self._budgets, self._budget_rows)
         self._add_budgets(rows, rhs)
         highs.clearSolver()
@@ -111,7 +111,7 @@ class WarmSimplex:
         self._basis = highs.getBasis()
         solution = highs.getSolution()
         x = self._snapped(np.array(solution.col_value))
-        return Vertex(x, -np.array(solution.row_dual[self._blocks :]) * span)
+        return Vertex(x, -np.array(solution.row_dual[self._blocks :]) * expand_range)
 
     def _snapped(self, x: Floats) -> Floats:
         """Exact zeros and exact sums: what the solver leaves within its tolerance is rounded away."""

@@ -1,31 +1,30 @@
 """What may be built: spaces, architectures, plans, published networks. Pure data, no torch."""
 
 from snugnet.space.architecture import Architecture, Block, StageChoice, check, from_json, parse
-from snugnet.space.plan import BlockPart, HeadPart, NetworkPlan, Part, StemPart, plan
+from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.presets import preset
-from snugnet.space.sampling import crossover, heaviest, lightest, mutate, sample, sample_many, sample_where
+from snugnet.space.sampling import crossover, largest, mutate, sample, sample_many, sample_where, smallest
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem
 
 __all__ = [
     "Architecture",
     "Block",
     "BlockChoice",
-    "BlockPart",
     "BlockRules",
+    "BlockSpec",
     "Head",
-    "HeadPart",
-    "NetworkPlan",
-    "Part",
+    "HeadSpec",
+    "LayerSpec",
+    "NetworkSpec",
     "SearchSpace",
     "Stage",
     "StageChoice",
     "Stem",
-    "StemPart",
+    "StemSpec",
     "check",
     "crossover",
     "from_json",
-    "heaviest",
-    "lightest",
+    "largest",
     "mutate",
     "parse",
     "plan",
@@ -33,4 +32,5 @@ __all__ = [
     "sample",
     "sample_many",
     "sample_where",
+    "smallest",
 ]

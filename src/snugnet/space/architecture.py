@@ -31,11 +31,11 @@ class Block:
     kernel: int
     expand: float
     se: bool = False
-    middle: int | None = None
+    mid_channels: int | None = None
 
     def __str__(self) -> str:
         text = f"k{self.kernel}e{self.expand:g}{'s' if self.se else ''}"
-        return text if self.middle is None else f"{text}:{self.middle}"
+        return text if self.mid_channels is None else f"{text}:{self.mid_channels}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Architecture:
             blocks = []
             for block in stage.blocks:
                 words: dict[str, Any] = {"kernel": block.kernel, "expand": block.expand, "se": block.se}
-                blocks.append(words if block.middle is None else {**words, "middle": block.middle})
+                blocks.append(words if block.mid_channels is None else {**words, "middle": block.mid_channels})
             stages.append({"width": stage.width, "blocks": blocks})
         return {"resolution": self.resolution, "stem": self.stem, "stages": stages, "head": self.head}
 
@@ -130,13 +130,13 @@ def read_json_form(value: Any) -> Architecture:
             entry = _fields(block, place, {"kernel", "expand", "se"}, optional={"middle"})
             if not isinstance(entry["se"], bool):
                 _malformed(f"{place}: se must be true or false", entry["se"])
-            middle = entry.get("middle")
+            mid_channels = entry.get("middle")
             blocks.append(
                 Block(
                     kernel=_whole(entry["kernel"], f"{place}: kernel"),
                     expand=_real(entry["expand"], f"{place}: expand"),
                     se=entry["se"],
-                    middle=None if middle is None else _whole(middle, f"{place}: middle"),
+                    mid_channels=None if mid_channels is None else _whole(mid_channels, f"{place}: middle"),
                 )
             )
         stages.append(StageChoice(width=_whole(words["width"], f"stage {number}: width"), blocks=tuple(blocks)))
@@ -183,13 +183,17 @@ def _check_block(block: Block, in_channels: int, stage: Stage, place: str, space
             value=str(block),
             remedy=f"Offered there: {offered}.",
         )
-    if (block.middle is None) != (choice.span is None):
-        rule = "needs a middle width (':83')" if choice.span else "has no free middle width"
+    if (block.mid_channels is None) != (choice.expand_range is None):
+        rule = "needs a middle width (':83')" if choice.expand_range else "has no free middle width"
         _outside(f"{place} {rule}", str(block), space)
-    if block.middle is not None:
-        middles = space.middles(choice, in_channels)
-        if block.middle not in middles:
-            _outside(f"{place}: middle width must be {middles.start} to {middles.stop - 1}", block.middle, space)
+    if block.mid_channels is not None:
+        mid_range = space.mid_range(choice, in_channels)
+        if block.mid_channels not in mid_range:
+            _outside(
+                f"{place}: middle width must be {mid_range.start} to {mid_range.stop - 1}",
+                block.mid_channels,
+                space,
+            )
 
 
 def _block(word: str, stage: int) -> list[Block]:
@@ -200,8 +204,8 @@ def _block(word: str, stage: int) -> list[Block]:
     if not 1 <= repeat <= _MAX_BLOCKS:
         _malformed(f"stage {stage}: a repeat must be 1 to {_MAX_BLOCKS}", word)
     expand = float(match[3])
-    middle = int(match[5]) if match[5] else None
-    return [Block(kernel=int(match[2]), expand=expand, se=bool(match[4]), middle=middle)] * repeat
+    mid_channels = int(match[5]) if match[5] else None
+    return [Block(kernel=int(match[2]), expand=expand, se=bool(match[4]), mid_channels=mid_channels)] * repeat
 
 
 def _number(word: str, letter: str, what: str) -> int:

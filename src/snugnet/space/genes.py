@@ -1,8 +1,8 @@
 """Architectures by the thousand: one row of small integers each.
 
 `Genes` holds n architectures of one space as index arrays: column by column the same decisions an `Architecture` spells
-out. A free middle width is kept as its position in [0, 1] between the ends of its span, so that a width survives when
-a neighbouring decision changes the span. Blocks beyond a stage's depth keep genes too; they do not show in the
+out. A free middle width is kept as its position in [0, 1] between the ends of its range, so that a width survives when
+a neighbouring decision changes the range. Blocks beyond a stage's depth keep genes too; they do not show in the
 architecture, and mutation and crossover need not treat depths specially.
 """
 
@@ -31,7 +31,7 @@ class Genes:
     width: IntArray  # [n, S]
     depth: IntArray  # [n, S]
     choice: IntArray  # [n, S, D]; a stage with choices per stage uses [:, s, 0] for all
-    position: FloatArray  # [n, S, D]; where in its span a free middle width lies
+    position: FloatArray  # [n, S, D]; where in its range a free middle width lies
 
     def __len__(self) -> int:
         return len(self.resolution)
@@ -74,9 +74,9 @@ def encode(architectures: Sequence[Architecture], space: SearchSpace) -> Genes:
                 choice = find_choice(block, stage)
                 assert choice is not None
                 genes.choice[row, s, d] = stage.choices.index(choice)
-                if block.middle is not None:
-                    middles = space.middles(choice, before if d == 0 else made.width)
-                    genes.position[row, s, d] = (block.middle - middles.start) / max(len(middles) - 1, 1)
+                if block.mid_channels is not None:
+                    mid_range = space.mid_range(choice, before if d == 0 else made.width)
+                    genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
             before = made.width
     return genes
 
@@ -95,11 +95,13 @@ def _decode_row(genes: Genes, row: int, space: SearchSpace) -> Architecture:
         for d in range(stage.depths[genes.depth[row, s]]):
             slot = 0 if stage.per == "stage" else d
             choice = stage.choices[genes.choice[row, s, slot]]
-            middle = None
-            if choice.span is not None:
-                middles = space.middles(choice, before if d == 0 else width)
-                middle = middles[round(float(genes.position[row, s, slot]) * (len(middles) - 1))]
-            blocks.append(Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), middle=middle))
+            mid_channels = None
+            if choice.expand_range is not None:
+                mid_range = space.mid_range(choice, before if d == 0 else width)
+                mid_channels = mid_range[round(float(genes.position[row, s, slot]) * (len(mid_range) - 1))]
+            blocks.append(
+                Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels)
+            )
         made.append(StageChoice(width=width, blocks=tuple(blocks)))
         before = width
     return Architecture(

@@ -1,6 +1,6 @@
 """An architecture worked out: every layer's numbers, nothing left to decide.
 
-`plan(architecture, space)` gives a `NetworkPlan`: stem, blocks, head, each a frozen value with all sizes in it. From here
+`plan(architecture, space)` gives a `NetworkSpec`: stem, blocks, head, each a frozen value with all sizes in it. From here
 on nobody needs the space: modules are built from parts, exact costs are computed from parts, and a part is the key
 under which a measured cost is kept (two blocks with the same numbers cost the same). Published networks outside any
 space are plans as well.
@@ -20,7 +20,7 @@ Shortcut = Literal["none", "identity", "project"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StemPart:
+class StemSpec:
     """Convolution, BN, activation on the image."""
 
     in_channels: int
@@ -42,11 +42,11 @@ class StemPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockPart:
+class BlockSpec:
     """Inverted residual: expand (absent where middle equals input), depthwise, squeeze-excite, project, shortcut."""
 
     in_channels: int
-    middle: int
+    mid_channels: int
     out_channels: int
     kernel: int
     stride: int
@@ -59,7 +59,7 @@ class BlockPart:
 
     @property
     def expands(self) -> bool:
-        return self.middle != self.in_channels
+        return self.mid_channels != self.in_channels
 
     @property
     def out_resolution(self) -> int:
@@ -68,12 +68,12 @@ class BlockPart:
     @property
     def label(self) -> str:
         se = f" se{self.se} {self.se_act} {self.se_gate}" if self.se else ""
-        sizes = f"{self.in_channels}>{self.middle}>{self.out_channels} k{self.kernel} s{self.stride}"
+        sizes = f"{self.in_channels}>{self.mid_channels}>{self.out_channels} k{self.kernel} s{self.stride}"
         return f"block {sizes} {self.act}{se} {self.shortcut} @{self.resolution}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadPart:
+class HeadSpec:
     """1x1 convolution + BN + activation, pooling, optionally a linear layer + activation (`pooled`), classifier."""
 
     in_channels: int
@@ -95,37 +95,37 @@ class HeadPart:
         return f"head {self.in_channels}>{self.hidden}{pooled}>{self.classes} {self.act} @{self.resolution}"
 
 
-Part = StemPart | BlockPart | HeadPart
-_KINDS: dict[str, type[StemPart] | type[BlockPart] | type[HeadPart]] = {
-    "stem": StemPart,
-    "block": BlockPart,
-    "head": HeadPart,
+LayerSpec = StemSpec | BlockSpec | HeadSpec
+_KINDS: dict[str, type[StemSpec] | type[BlockSpec] | type[HeadSpec]] = {
+    "stem": StemSpec,
+    "block": BlockSpec,
+    "head": HeadSpec,
 }
 _WORDS = {"Activation": get_args(Activation), "Gate": get_args(Gate), "Shortcut": get_args(Shortcut)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkPlan:
+class NetworkSpec:
     """All parts of a network in order; `stages` groups the blocks."""
 
-    stem: StemPart
-    stages: tuple[tuple[BlockPart, ...], ...]
-    head: HeadPart
+    stem: StemSpec
+    stages: tuple[tuple[BlockSpec, ...], ...]
+    head: HeadSpec
 
     @property
     def resolution(self) -> int:
         return self.stem.resolution
 
     @cached_property
-    def blocks(self) -> tuple[BlockPart, ...]:
+    def blocks(self) -> tuple[BlockSpec, ...]:
         return tuple(block for stage in self.stages for block in stage)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[LayerSpec, ...]:
         return (self.stem, *self.blocks, self.head)
 
 
-def plan(architecture: Architecture, space: SearchSpace) -> NetworkPlan:
+def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
     """Work `architecture` out in `space` (checked first)."""
     check(architecture, space)
     stem = stem_part(space, architecture.stem, architecture.resolution)
@@ -143,16 +143,16 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkPlan:
                 width=made.width,
                 first=position == 0,
                 resolution=resolution,
-                middle=block.middle,
+                mid_channels=block.mid_channels,
             )
             blocks.append(part)
             channels, resolution = part.out_channels, part.out_resolution
         stages.append(tuple(blocks))
-    return NetworkPlan(stem=stem, stages=tuple(stages), head=head_part(space, architecture.head, channels, resolution))
+    return NetworkSpec(stem=stem, stages=tuple(stages), head=head_part(space, architecture.head, channels, resolution))
 
 
-def stem_part(space: SearchSpace, width: int, resolution: int) -> StemPart:
-    return StemPart(
+def stem_part(space: SearchSpace, width: int, resolution: int) -> StemSpec:
+    return StemSpec(
         in_channels=space.in_channels,
         out_channels=width,
         kernel=space.stem.kernel,
@@ -171,19 +171,19 @@ def block_part(
     width: int,
     first: bool,
     resolution: int,
-    middle: int | None = None,
-) -> BlockPart:
+    mid_channels: int | None = None,
+) -> BlockSpec:
     """The numbers of one block: `choice` of `stage`, behind `in_channels` channels at `resolution`."""
     row, rules = space.stages[stage], space.rules
     picked = row.choices[choice]
-    inner = rules.middle(picked, in_channels) if middle is None else middle
+    inner = rules.mid_channels(picked, in_channels) if mid_channels is None else mid_channels
     stride = row.stride if first else 1
     shortcut: Shortcut = "identity" if stride == 1 and in_channels == width else "none"
     if shortcut == "none" and rules.shortcut == "always":
         shortcut = "project"
-    return BlockPart(
+    return BlockSpec(
         in_channels=in_channels,
-        middle=inner,
+        mid_channels=inner,
         out_channels=width,
         kernel=picked.kernel,
         stride=stride,
@@ -196,10 +196,10 @@ def block_part(
     )
 
 
-def head_part(space: SearchSpace, width: int, in_channels: int, resolution: int) -> HeadPart:
+def head_part(space: SearchSpace, width: int, in_channels: int, resolution: int) -> HeadSpec:
     head = space.head
     pooled = head.kind == "pool-conv"
-    return HeadPart(
+    return HeadSpec(
         in_channels=in_channels,
         hidden=head.hidden_width(in_channels) if pooled else width,
         pooled=width if pooled else 0,
@@ -211,12 +211,12 @@ def head_part(space: SearchSpace, width: int, in_channels: int, resolution: int)
     )
 
 
-def part_to_json(part: Part) -> dict[str, Any]:
+def part_to_json(part: LayerSpec) -> dict[str, Any]:
     kind = next(name for name, cls in _KINDS.items() if isinstance(part, cls))
     return {"part": kind, **asdict(part)}
 
 
-def part_from_json(value: Any) -> Part:
+def part_from_json(value: Any) -> LayerSpec:
     """The part that `part_to_json` wrote; a wrong or missing field is named."""
     if not isinstance(value, dict) or value.get("part") not in _KINDS:
         raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy="Remake it.")
@@ -239,7 +239,7 @@ def part_from_json(value: Any) -> Part:
         ) from error
 
 
-def plan_to_json(network: NetworkPlan) -> dict[str, Any]:
+def plan_to_json(network: NetworkSpec) -> dict[str, Any]:
     return {
         "stem": part_to_json(network.stem),
         "stages": [[part_to_json(block) for block in stage] for stage in network.stages],
@@ -247,10 +247,10 @@ def plan_to_json(network: NetworkPlan) -> dict[str, Any]:
     }
 
 
-def plan_from_json(value: Any) -> NetworkPlan:
+def plan_from_json(value: Any) -> NetworkSpec:
     if not isinstance(value, dict) or set(value) != {"stem", "stages", "head"}:
         raise DamagedFile("a plan must have the fields stem, stages and head", remedy="Remake the file.")
-    made = NetworkPlan(
+    made = NetworkSpec(
         stem=part_from_json(value["stem"]),  # type: ignore[arg-type]
         stages=tuple(tuple(part_from_json(b) for b in stage) for stage in value["stages"]),  # type: ignore[misc]
         head=part_from_json(value["head"]),  # type: ignore[arg-type]
@@ -259,10 +259,10 @@ def plan_from_json(value: Any) -> NetworkPlan:
     return made
 
 
-def check_plan(network: NetworkPlan) -> None:
+def check_plan(network: NetworkSpec) -> None:
     """Raise unless every part receives what the one before it gives."""
-    before: StemPart | BlockPart = network.stem
-    rest: tuple[BlockPart | HeadPart, ...] = (*network.blocks, network.head)
+    before: StemSpec | BlockSpec = network.stem
+    rest: tuple[BlockSpec | HeadSpec, ...] = (*network.blocks, network.head)
     for place, part in enumerate(rest, 1):
         given = (before.out_channels, before.out_resolution)
         wanted = (part.in_channels, part.resolution)
@@ -272,5 +272,5 @@ def check_plan(network: NetworkPlan) -> None:
                 value=wanted,
                 remedy="Correct the plan.",
             )
-        if not isinstance(part, HeadPart):
+        if not isinstance(part, HeadSpec):
             before = part

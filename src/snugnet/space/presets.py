@@ -131,7 +131,7 @@ def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0,
         head=Head(
             kind="pool-conv", widths=_several(c, (1792, 1984)), hidden_expand=6, bias=False, act="swish", dropout=0.2
         ),
-        rules=BlockRules(middle_divisor=8, shortcut="always", kernel_weights="crop"),
+        rules=BlockRules(mid_divisor=8, shortcut="always", kernel_weights="crop"),
     )
 
 
@@ -178,10 +178,10 @@ def _tfnas(
     c = _shape(name, width)
     depths = ((1, 2), (1, 3), (1, 4), (1, 4), (1, 4), (1, 1))
     strides = (2, 1, 2, 1, 2, 1) if lowres else (2, 2, 2, 1, 2, 1)
-    spans = ((3, (2.0, 4.0), 1.0), (6, (4.0, 8.0), 2.0))
+    ranges = ((3, (2.0, 4.0), 1.0), (6, (4.0, 8.0), 2.0))
     choices = tuple(
-        BlockChoice(kernel=kernel, expand=expand, span=span, se=ratio * with_se)
-        for expand, span, ratio in spans
+        BlockChoice(kernel=kernel, expand=expand, expand_range=expand_range, se=ratio * with_se)
+        for expand, expand_range, ratio in ranges
         for kernel in (3, 5)
         for with_se in ((0, 1) if se else (0,))
     )

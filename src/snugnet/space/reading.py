@@ -23,9 +23,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from snugnet.errors import BadSpace, DamagedFile
-from snugnet.files import read_text
 from snugnet.space.presets import names, preset
 from snugnet.space.space import Activation, BlockChoice, BlockRules, Gate, Head, SearchSpace, Stage, Stem
+from snugnet.store import read_text
 
 
 class _Strict(BaseModel):
@@ -46,7 +46,7 @@ class _StageFile(_Strict):
     kernels: list[int] = Field(default=[3])
     expands: list[int | float] = Field(default=[6])
     se: list[bool | int | float] = Field(default=[False])
-    span: list[list[int | float]] | None = None
+    expand_range: list[list[int | float]] | None = None
     act: Activation = "relu"
     per: Literal["block", "stage"] = "block"
 
@@ -66,7 +66,7 @@ class _RulesFile(_Strict):
     se_divisor: int = 8
     se_act: Activation = "relu"
     se_gate: Gate = "hard-sigmoid"
-    middle_divisor: int = 1
+    mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"
     kernel_weights: Literal["own", "crop"] = "own"
     share: bool = True
@@ -157,12 +157,12 @@ def _stage(read: _StageFile) -> Stage:
             raise BadSpace(
                 "depth must be a number or [low, high] with low <= high", value=depth, remedy="Swap the two numbers."
             )
-        span: int | tuple[int, int] = (depth[0], depth[1])
+        expand_range: int | tuple[int, int] = (depth[0], depth[1])
     else:
-        span = depth
+        expand_range = depth
     made = Stage.of(
         tuple(read.width) if isinstance(read.width, list) else read.width,
-        depth=span,
+        depth=expand_range,
         kernels=read.kernels,
         expands=read.expands,
         se=read.se,
@@ -170,17 +170,21 @@ def _stage(read: _StageFile) -> Stage:
         act=read.act,
         per=read.per,
     )
-    if read.span is None:
+    if read.expand_range is None:
         return made
-    return Stage(**{**vars(made), "choices": tuple(_with_span(choice, read) for choice in made.choices)})
+    return Stage(**{**vars(made), "choices": tuple(_with_expand_range(choice, read) for choice in made.choices)})
 
 
-def _with_span(choice: BlockChoice, read: _StageFile) -> BlockChoice:
-    assert read.span is not None
-    if len(read.span) != len(read.expands) or any(len(pair) != 2 for pair in read.span):
-        raise BadSpace("span must hold a [low, high] for each of expands", value=read.span, remedy="Add or drop pairs.")
-    low, high = read.span[read.expands.index(choice.expand)]
-    return BlockChoice(kernel=choice.kernel, expand=choice.expand, se=choice.se, span=(low, high))
+def _with_expand_range(choice: BlockChoice, read: _StageFile) -> BlockChoice:
+    assert read.expand_range is not None
+    if len(read.expand_range) != len(read.expands) or any(len(pair) != 2 for pair in read.expand_range):
+        raise BadSpace(
+            "expand_range must hold a [low, high] for each of expands",
+            value=read.expand_range,
+            remedy="Add or drop pairs.",
+        )
+    low, high = read.expand_range[read.expands.index(choice.expand)]
+    return BlockChoice(kernel=choice.kernel, expand=choice.expand, se=choice.se, expand_range=(low, high))
 
 
 def _stage_to_dict(stage: Stage, number: int) -> dict[str, Any]:
@@ -189,7 +193,7 @@ def _stage_to_dict(stage: Stage, number: int) -> dict[str, Any]:
     ses = sorted({c.se for c in stage.choices})
     product = {(k, e, s) for k in kernels for e in expands for s in ses}
     contiguous = stage.depths == tuple(range(stage.depths[0], stage.depths[-1] + 1))
-    if product != {(c.kernel, c.expand, c.se) for c in stage.choices} or not contiguous or stage.has_span:
+    if product != {(c.kernel, c.expand, c.se) for c in stage.choices} or not contiguous or stage.has_expand_range:
         raise BadSpace(
             f"stages[{number}] must be a full product of kernels, expands and se, with a range of depths",
             value=", ".join(c.label for c in stage.choices),

@@ -37,7 +37,7 @@ def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over
         width=np.stack([rng.integers(len(stage.widths), size=n) for stage in space.stages], axis=1),
         depth=np.stack([rng.integers(len(stage.depths), size=n) for stage in space.stages], axis=1),
         choice=_choices(space, n, depth, rng),
-        position=rng.random(size) if any(s.has_span for s in space.stages) else np.zeros(size),
+        position=rng.random(size) if any(s.has_expand_range for s in space.stages) else np.zeros(size),
     )
     if over == "networks":
         _reweigh(space, genes, rng)
@@ -64,7 +64,7 @@ def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Gen
         depth=columns.copy(),
         choice=_choices(space, n, depth, rng),  # of blocks that do not run; the others are replaced
         position=rng.random((n, stages, depth))
-        if any(s.has_span for s in space.stages)
+        if any(s.has_expand_range for s in space.stages)
         else np.zeros((n, stages, depth)),
     )
     for s, stage in enumerate(space.stages):
@@ -123,12 +123,12 @@ def sample_where(
     )
 
 
-def heaviest(space: SearchSpace) -> Architecture:
+def largest(space: SearchSpace) -> Architecture:
     """Largest resolution, widths, depths, kernels, expansions, SE on: the network that holds all others."""
     return _extreme(space, -1)
 
 
-def lightest(space: SearchSpace) -> Architecture:
+def smallest(space: SearchSpace) -> Architecture:
     """Smallest resolution, widths, depths, kernels, expansions, SE off."""
     return _extreme(space, 0)
 
@@ -140,13 +140,15 @@ def _extreme(space: SearchSpace, end: int) -> Architecture:
         width = stage.widths[end]
 
         def weight(choice: BlockChoice) -> tuple[float, int, float]:
-            return (choice.span[end] if choice.span else choice.expand, choice.kernel, choice.se)
+            return (choice.expand_range[end] if choice.expand_range else choice.expand, choice.kernel, choice.se)
 
         choice = sorted(stage.choices, key=weight)[end]
         blocks = []
         for d in range(stage.depths[end]):
-            middle = space.middles(choice, before if d == 0 else width)[end] if choice.span else None
-            blocks.append(Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), middle=middle))
+            mid_channels = space.mid_range(choice, before if d == 0 else width)[end] if choice.expand_range else None
+            blocks.append(
+                Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels)
+            )
         made.append(StageChoice(width=width, blocks=tuple(blocks)))
         before = width
     return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
@@ -190,13 +192,13 @@ def _reweigh(space: SearchSpace, genes: Genes, rng: np.random.Generator) -> None
             drawn = rng.choice(len(pairs), size=len(rows), p=_shares(ways))
             genes.width[rows, s] = np.array([w for w, _ in pairs])[drawn]
             genes.depth[rows, s] = np.array([d for _, d in pairs])[drawn]
-            if stage.has_span:
-                shares = _shares([len(space.middles(c, in_channels)) for c in stage.choices])
+            if stage.has_expand_range:
+                shares = _shares([len(space.mid_range(c, in_channels)) for c in stage.choices])
                 genes.choice[rows, s, 0] = rng.choice(len(stage.choices), size=len(rows), p=shares)
-        if stage.has_span:
+        if stage.has_expand_range:
             for index, width in enumerate(stage.widths):
                 rows = np.flatnonzero(genes.width[:, s] == index)
-                shares = _shares([len(space.middles(c, width)) for c in stage.choices])
+                shares = _shares([len(space.mid_range(c, width)) for c in stage.choices])
                 size = (len(rows), genes.choice.shape[2] - 1)
                 genes.choice[rows, s, 1:] = rng.choice(len(stage.choices), size=size, p=shares)
         before = genes.width[:, s]
@@ -212,18 +214,18 @@ def _shares(ways: list[int]) -> FloatArray:
 def _spread_positions(space: SearchSpace, genes: Genes) -> Genes:
     """Turn uniform positions in [0, 1) into positions whose rounding hits every whole width equally often."""
     for s, stage in enumerate(space.stages):
-        if not stage.has_span:
+        if not stage.has_expand_range:
             continue
         widths = np.array(stage.widths)[genes.width[:, s]]
         before = genes.stem if s == 0 else genes.width[:, s - 1]
         inputs = np.array(space.in_widths(s))[before]
         for c, choice in enumerate(stage.choices):
-            if choice.span is None:
+            if choice.expand_range is None:
                 continue
             for d in range(genes.choice.shape[2]):
                 rows = np.flatnonzero(genes.choice[:, s, d] == c)
                 channels = inputs[rows] if d == 0 else widths[rows]
-                cells = np.rint(choice.span[1] * channels) - np.rint(choice.span[0] * channels) + 1
+                cells = np.rint(choice.expand_range[1] * channels) - np.rint(choice.expand_range[0] * channels) + 1
                 cell = np.floor(genes.position[rows, s, d] * cells)
                 genes.position[rows, s, d] = cell / np.maximum(cells - 1, 1)
     return genes
@@ -247,12 +249,12 @@ __all__ = [
     "concatenate",
     "crossover",
     "crossover_many",
-    "heaviest",
-    "lightest",
+    "largest",
     "mutate",
     "mutate_many",
     "sample",
     "sample_balanced",
     "sample_many",
     "sample_where",
+    "smallest",
 ]

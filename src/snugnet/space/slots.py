@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snugnet.errors import BadSpace
-from snugnet.space.plan import BlockPart, HeadPart, Part, StemPart, block_part, head_part, stem_part
+from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_part, head_part, stem_part
 from snugnet.space.space import SearchSpace
 
 
@@ -19,9 +19,9 @@ from snugnet.space.space import SearchSpace
 class Slots:
     """The parts of an additive space: fixed stem and head; blocks[stage][position][choice]."""
 
-    stem: StemPart
-    head: HeadPart
-    blocks: tuple[tuple[tuple[BlockPart, ...], ...], ...]
+    stem: StemSpec
+    head: HeadSpec
+    blocks: tuple[tuple[tuple[BlockSpec, ...], ...], ...]
 
 
 def why_not_additive(space: SearchSpace) -> str:
@@ -69,12 +69,12 @@ def slots(space: SearchSpace) -> Slots:
     return Slots(stem=stem, head=head, blocks=tuple(stages))
 
 
-def distinct_parts(space: SearchSpace, widths_per_span: int = 3) -> tuple[Part, ...]:
+def distinct_parts(space: SearchSpace, widths_per_range: int = 3) -> tuple[LayerSpec, ...]:
     """Every part a network of `space` can contain, each once, in order of appearance.
 
-    Of a free middle width `widths_per_span` evenly spaced values are listed, both ends included.
+    Of a free middle width `widths_per_range` evenly spaced values are listed, both ends included.
     """
-    found: dict[Part, None] = {}
+    found: dict[LayerSpec, None] = {}
     for size in space.resolutions:
         for width in space.stem.widths:
             found[stem_part(space, width, size)] = None
@@ -84,7 +84,7 @@ def distinct_parts(space: SearchSpace, widths_per_span: int = 3) -> tuple[Part, 
             for choice in range(len(stage.choices)):
                 for width in stage.widths:
                     for before in space.in_widths(index):
-                        for middle in _grid(space, index, choice, before, widths_per_span):
+                        for mid_channels in _grid(space, index, choice, before, widths_per_range):
                             part = block_part(
                                 space,
                                 index,
@@ -93,11 +93,11 @@ def distinct_parts(space: SearchSpace, widths_per_span: int = 3) -> tuple[Part, 
                                 width=width,
                                 first=True,
                                 resolution=resolution,
-                                middle=middle,
+                                mid_channels=mid_channels,
                             )
                             found[part] = None
                     if stage.max_depth > 1:
-                        for middle in _grid(space, index, choice, width, widths_per_span):
+                        for mid_channels in _grid(space, index, choice, width, widths_per_range):
                             part = block_part(
                                 space,
                                 index,
@@ -106,7 +106,7 @@ def distinct_parts(space: SearchSpace, widths_per_span: int = 3) -> tuple[Part, 
                                 width=width,
                                 first=False,
                                 resolution=later,
-                                middle=middle,
+                                mid_channels=mid_channels,
                             )
                             found[part] = None
             resolution = later
@@ -117,7 +117,7 @@ def distinct_parts(space: SearchSpace, widths_per_span: int = 3) -> tuple[Part, 
 
 
 def _grid(space: SearchSpace, stage: int, choice: int, in_channels: int, count: int) -> list[int]:
-    middles = space.middles(space.stages[stage].choices[choice], in_channels)
-    if len(middles) <= count:
-        return list(middles)
-    return sorted({middles[round(step * (len(middles) - 1) / (count - 1))] for step in range(count)})
+    mid_range = space.mid_range(space.stages[stage].choices[choice], in_channels)
+    if len(mid_range) <= count:
+        return list(mid_range)
+    return sorted({mid_range[round(step * (len(mid_range) - 1) / (count - 1))] for step in range(count)})

@@ -2,8 +2,8 @@
 
 A space is a stem, a row of stages and a head. A stage is a row of blocks (inverted residuals); it offers output widths,
 depths and a list of `BlockChoice`s, taken per block (HardCoRe-NAS, TF-NAS) or once per stage (AttentiveNAS). A fixed
-block is a stage with one choice. A choice with a `span` leaves its middle width open: any integer between
-`span[0] * C_in` and `span[1] * C_in` (TF-NAS). Rules that hold for all blocks of a space (SE width, shortcut, rounding)
+block is a stage with one choice. A choice with an `expand_range` leaves its middle width open: any integer between
+`expand_range[0] * C_in` and `expand_range[1] * C_in` (TF-NAS). Rules for all blocks (SE width, shortcut, rounding)
 stand in `BlockRules`. Pure data: no torch, no state, validated on construction.
 """
 
@@ -29,20 +29,22 @@ def round_channels(value: float, divisor: int = 8) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockChoice:
-    """One operation a block may be: kernel, expansion (middle width / input width), SE, and the span of a free width."""
+    """One operation a block may be: kernel, expansion (middle width / input width), SE, and the range of a free width."""
 
     kernel: int
     expand: float
     se: float = 0.0  # width of the squeeze layer as a share of the middle (or input) width; 0: none
-    span: tuple[float, float] | None = None
+    expand_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _require(_is_int(self.kernel) and self.kernel > 0 and self.kernel % 2 == 1, "kernel must be odd", self.kernel)
         _require(self.expand > 0, "expand must be positive", self.expand)
         _require(self.se >= 0, "se must be 0 (none) or a positive share", self.se)
-        if self.span is not None:
-            low, high = self.span
-            _require(0 < low <= self.expand <= high, "span must be (low, high) around expand", self.span)
+        if self.expand_range is not None:
+            low, high = self.expand_range
+            _require(
+                0 < low <= self.expand <= high, "expand_range must be (low, high) around expand", self.expand_range
+            )
 
     @property
     def label(self) -> str:
@@ -58,7 +60,7 @@ class BlockRules:
     se_divisor: int = 8
     se_act: Activation = "relu"
     se_gate: Gate = "hard-sigmoid"
-    middle_divisor: int = 1
+    mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"
     kernel_weights: Literal["own", "crop"] = (
         "own"  # in a super-network: weights per kernel size, or the centre of the largest
@@ -66,7 +68,7 @@ class BlockRules:
     share: bool = True  # in a super-network: choices of a block share their pointwise weights
 
     def __post_init__(self) -> None:
-        for name in ("se_divisor", "middle_divisor"):
+        for name in ("se_divisor", "mid_divisor"):
             value = getattr(self, name)
             _require(_is_int(value) and value > 0, f"rules.{name} must be a positive whole number", value)
         _one_of("rules.se_act", self.se_act, get_args(Activation))
@@ -75,15 +77,15 @@ class BlockRules:
         _one_of("rules.shortcut", self.shortcut, ("identity", "always"))
         _one_of("rules.kernel_weights", self.kernel_weights, ("own", "crop"))
 
-    def se_width(self, choice: BlockChoice, in_channels: int, middle: int) -> int:
+    def se_width(self, choice: BlockChoice, in_channels: int, mid_channels: int) -> int:
         if not choice.se:
             return 0
-        width = choice.se * (middle if self.se_of == "middle" else in_channels)
+        width = choice.se * (mid_channels if self.se_of == "middle" else in_channels)
         return round_channels(width, self.se_divisor)
 
-    def middle(self, choice: BlockChoice, in_channels: int) -> int:
-        """The middle width a choice starts with (its only one unless it has a span)."""
-        return round_channels(choice.expand * in_channels, self.middle_divisor)
+    def mid_channels(self, choice: BlockChoice, in_channels: int) -> int:
+        """The middle width a choice starts with (its only one unless it has a range)."""
+        return round_channels(choice.expand * in_channels, self.mid_divisor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ class Stage:
         labels = [c.label for c in self.choices]
         twice = sorted({label for label in labels if labels.count(label) > 1})
         _require(not twice, "choices must differ in kernel, expand or SE on/off", ", ".join(twice))
-        _require(self.per == "block" or not self.has_span, "a span needs choices per block", self.per)
+        _require(self.per == "block" or not self.has_expand_range, "an expand_range needs choices per block", self.per)
 
     @classmethod
     def of(
@@ -132,8 +134,8 @@ class Stage:
         return cls(widths=widths, depths=depths, choices=choices, stride=stride, act=act, per=per)
 
     @property
-    def has_span(self) -> bool:
-        return any(choice.span for choice in self.choices)
+    def has_expand_range(self) -> bool:
+        return any(choice.expand_range for choice in self.choices)
 
     @property
     def max_depth(self) -> int:
@@ -215,12 +217,12 @@ class SearchSpace:
         """What stage `index` may receive: the widths of the stage (or stem) before it."""
         return self.stem.widths if index == 0 else self.stages[index - 1].widths
 
-    def middles(self, choice: BlockChoice, in_channels: int) -> range:
+    def mid_range(self, choice: BlockChoice, in_channels: int) -> range:
         """The middle widths `choice` may take behind `in_channels` channels."""
-        if choice.span is None:
-            middle = self.rules.middle(choice, in_channels)
-            return range(middle, middle + 1)
-        low, high = (round(bound * in_channels) for bound in choice.span)
+        if choice.expand_range is None:
+            mid_channels = self.rules.mid_channels(choice, in_channels)
+            return range(mid_channels, mid_channels + 1)
+        low, high = (round(bound * in_channels) for bound in choice.expand_range)
         return range(low, high + 1)
 
     def stage_ways(self, index: int, in_channels: int, width: int, depth: int) -> int:
@@ -228,8 +230,8 @@ class SearchSpace:
         stage = self.stages[index]
         if stage.per == "stage":
             return len(stage.choices)
-        first = sum(len(self.middles(choice, in_channels)) for choice in stage.choices)
-        later = sum(len(self.middles(choice, width)) for choice in stage.choices)
+        first = sum(len(self.mid_range(choice, in_channels)) for choice in stage.choices)
+        later = sum(len(self.mid_range(choice, width)) for choice in stage.choices)
         return first * int(later ** (depth - 1))
 
     def ways_after(self) -> list[dict[int, int]]:
@@ -251,7 +253,7 @@ class SearchSpace:
 
     @property
     def count(self) -> int:
-        """How many architectures the space holds, exactly; every whole middle width of a span counts."""
+        """How many architectures the space holds, exactly; every whole middle width of a range counts."""
         return len(self.resolutions) * sum(self.ways_after()[0].values())
 
     def with_resolution(self, resolution: int) -> SearchSpace:

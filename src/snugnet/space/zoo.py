@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from snugnet.errors import UnknownName
 from snugnet.space.architecture import Architecture, parse
-from snugnet.space.plan import BlockPart, HeadPart, NetworkPlan, StemPart, check_plan, plan
+from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, check_plan, plan
 from snugnet.space.presets import preset
 from snugnet.space.space import Activation, Gate, round_channels
 
@@ -25,7 +25,7 @@ class Published:
     """A network of a paper: its plan, the figures its authors report, and its place in a space if it has one."""
 
     name: str
-    network: NetworkPlan
+    network: NetworkSpec
     figures: dict[str, Any]
     source: str
     space: str | None = None
@@ -76,7 +76,7 @@ class _Row:
     """`repeats` blocks; `se` is the squeeze layer's width as a share of the middle (`se_of` input: of the input)."""
 
     expand: float = 0.0
-    middle: int = 0
+    mid_channels: int = 0
     out: int
     repeats: int = 1
     stride: int = 1
@@ -98,18 +98,18 @@ def _network(
     se_gate: Gate = "sigmoid",
     resolution: int = 224,
     dropout: float = 0.2,
-) -> NetworkPlan:
-    first = StemPart(in_channels=3, out_channels=stem, kernel=3, stride=2, resolution=resolution, act=act)
+) -> NetworkSpec:
+    first = StemSpec(in_channels=3, out_channels=stem, kernel=3, stride=2, resolution=resolution, act=act)
     channels, size, stages = stem, first.out_resolution, []
     for row in rows:
         blocks = []
         for repeat in range(row.repeats):
-            middle = row.middle or round(row.expand * channels)
+            mid_channels = row.mid_channels or round(row.expand * channels)
             stride = row.stride if repeat == 0 else 1
-            squeeze = row.se * (middle if se_of == "middle" else channels)
-            part = BlockPart(
+            squeeze = row.se * (mid_channels if se_of == "middle" else channels)
+            part = BlockSpec(
                 in_channels=channels,
-                middle=middle,
+                mid_channels=mid_channels,
                 out_channels=row.out,
                 kernel=row.kernel,
                 stride=stride,
@@ -123,7 +123,7 @@ def _network(
             blocks.append(part)
             channels, size = part.out_channels, part.out_resolution
         stages.append(tuple(blocks))
-    head = HeadPart(
+    head = HeadSpec(
         in_channels=channels,
         hidden=hidden,
         pooled=pooled,
@@ -133,13 +133,13 @@ def _network(
         act=act,
         dropout=dropout,
     )
-    made = NetworkPlan(stem=first, stages=tuple(stages), head=head)
+    made = NetworkSpec(stem=first, stages=tuple(stages), head=head)
     check_plan(made)
     return made
 
 
 def _baselines() -> list[Published]:
-    def entry(name: str, network: NetworkPlan, source: str, **figures: float) -> Published:
+    def entry(name: str, network: NetworkSpec, source: str, **figures: float) -> Published:
         return Published(name=name, network=network, figures=dict(figures), source=source)
 
     v2 = "MobileNetV2 (Sandler et al., 2018), figures as in TF-NAS's table 6"
@@ -166,7 +166,7 @@ def _baselines() -> list[Published]:
     ]
 
 
-def _mobilenet_v2(width: float) -> NetworkPlan:
+def _mobilenet_v2(width: float) -> NetworkSpec:
     def c(channels: int) -> int:
         return round_channels(channels * width)
 
@@ -175,7 +175,7 @@ def _mobilenet_v2(width: float) -> NetworkPlan:
     return _network(rows, stem=c(32), hidden=max(1280, c(1280)), act="relu6")
 
 
-def _mobilenet_v3_large() -> NetworkPlan:
+def _mobilenet_v3_large() -> NetworkSpec:
     relu: Activation = "relu"
     swish: Activation = "hard-swish"
     table: list[tuple[int, int, int, int, float, Activation]] = [
@@ -195,11 +195,11 @@ def _mobilenet_v3_large() -> NetworkPlan:
         (960, 160, 1, 5, 0.25, swish),
         (960, 160, 1, 5, 0.25, swish),
     ]
-    rows = [_Row(middle=m, out=n, stride=s, kernel=k, se=se, act=a) for m, n, s, k, se, a in table]
+    rows = [_Row(mid_channels=m, out=n, stride=s, kernel=k, se=se, act=a) for m, n, s, k, se, a in table]
     return _network(rows, stem=16, hidden=960, pooled=1280, act="hard-swish", se_gate="hard-sigmoid")
 
 
-def _efficientnet_b0() -> NetworkPlan:
+def _efficientnet_b0() -> NetworkSpec:
     table = (
         (1, 16, 1, 1, 3),
         (6, 24, 2, 2, 3),
@@ -213,7 +213,7 @@ def _efficientnet_b0() -> NetworkPlan:
     return _network(rows, stem=32, hidden=1280, act="swish", se_of="input", se_divisor=1, se_act="swish")
 
 
-def _mnasnet_b1() -> NetworkPlan:
+def _mnasnet_b1() -> NetworkSpec:
     table = (
         (1, 16, 1, 1, 3),
         (3, 24, 3, 2, 3),

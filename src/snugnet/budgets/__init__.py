@@ -1,0 +1,8 @@
+"""Hard limits in a user's words -> a problem of plain numbers, or a refusal that says what is possible."""
+
+from snugnet.budgets.budget import Budget
+from snugnet.budgets.extremes import Extreme, cheapest, dearest
+from snugnet.budgets.feasible import FeasibleSet, feasible
+from snugnet.budgets.limits import Limits, limits_of
+
+__all__ = ["Budget", "Extreme", "FeasibleSet", "Limits", "cheapest", "dearest", "feasible", "limits_of"]

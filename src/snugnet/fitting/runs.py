@@ -1,0 +1,74 @@
+"""A run folder: the recipe it belongs to, and the super-network it holds.
+
+recipe.yaml is the recipe with every default spelt out and is written before training starts; a folder that holds another
+recipe is refused, and what differs is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+import yaml
+
+from snugnet.data.dataset import Data
+from snugnet.errors import BadInput, DamagedFile
+from snugnet.fitting.reading import read
+from snugnet.fitting.recipe import Recipe
+from snugnet.nets.supernet import Supernet
+from snugnet.seeds import Seed
+from snugnet.space.space import SearchSpace
+from snugnet.store import read_text, write_text
+from snugnet.training.checkpoint import check_same_recipe, load_weights
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """An opened run folder."""
+
+    folder: Path
+    recipe: Recipe
+    data: Data
+    supernet: Supernet
+
+
+def init_run(folder: Path, recipe: Recipe) -> bool:
+    """Put the recipe into the folder; True if it was there already. Another recipe there is an error."""
+    path = folder / "recipe.yaml"
+    if path.exists():
+        check_same_recipe(read(read_text(path), origin=str(path)).trained(), recipe.trained(), folder)
+        write_text(path, yaml.safe_dump(recipe.resolved(), sort_keys=False))  # budgets may change without retraining
+        return True
+    if (folder / "state").exists():
+        raise BadInput(f"{folder} holds a run without recipe.yaml", remedy="Restore the file, or take another folder.")
+    write_text(path, yaml.safe_dump(recipe.resolved(), sort_keys=False))
+    return False
+
+
+def open_run(folder: str | Path) -> Run:
+    """A run whose super-network is trained."""
+    folder = Path(folder)
+    weights = folder / "supernet.safetensors"
+    if not weights.is_file():
+        raise BadInput(
+            f"{folder} must hold a trained super-network", value=str(weights), remedy="Run `snugnet train` first."
+        )
+    path = folder / "recipe.yaml"
+    recipe = read(read_text(path), origin=str(path))
+    data = recipe.data.load()
+    supernet = fresh_supernet(recipe.space.build(data), recipe.seed)
+    saved, wanted = load_weights(weights), supernet.state_dict()
+    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in wanted.items()}:
+        raise DamagedFile(f"{weights} must hold the super-network of {path}", remedy="Restore the two files together.")
+    supernet.load_state_dict(saved)
+    return Run(folder=folder, recipe=recipe, data=data, supernet=supernet.eval())
+
+
+def fresh_supernet(space: SearchSpace, seed: int) -> Supernet:
+    """A super-network with weights drawn from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seed(seed).fold_in("weights").number())
+        return Supernet(space)

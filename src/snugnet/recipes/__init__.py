@@ -1,6 +1,0 @@
-"""Recipes: a run as a YAML file, validated before anything happens; `digits` and `fashion-mnist` come with the package."""
-
-from snugnet.recipes.reading import find, names, read
-from snugnet.recipes.recipe import Recipe
-
-__all__ = ["Recipe", "find", "names", "read"]

@@ -1,0 +1,263 @@
+"""HardCoRe-NAS's search: block-coordinate stochastic Frank-Wolfe on the relaxed super-network.
+
+From the balanced start of appendix E (or the smallest network), every step takes a validation batch, differentiates the
+loss with respect to alpha or beta, and moves towards the vertex a linear programme finds inside all limits. The last
+point is projected to a network, exactly and jointly unless asked otherwise. With `candidates` above 1 (1 is the method as
+published) the nearest few networks and the best few by the mean gradient are evaluated for real, for two reasons measured
+in docs/LOG.md: the relaxed network lives on mixed batch-norm statistics, and steps of one block at a time lock in how the
+budget is shared between depth and options. State is saved as the steps go by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from snugnet.budgets import FeasibleSet
+from snugnet.errors import BadInput, UnknownName
+from snugnet.evaluate.evaluator import weights_id
+from snugnet.searching.context import Found, SearchMethod, Task
+from snugnet.searching.objective import Floats, GradientKind, RelaxedObjective
+from snugnet.seeds import Seed
+from snugnet.solve import (
+    Block,
+    Choice,
+    FrankWolfeState,
+    Objective,
+    Point,
+    Schedule,
+    argmax_baseline,
+    balanced_start,
+    best_choices,
+    classic_schedule,
+    fixed_schedule,
+    iterate,
+    linear_schedule,
+    min_max_utilisation,
+    paper_schedule,
+    project,
+    project_alternating,
+    projection_objective,
+)
+from snugnet.space.space import SearchSpace
+from snugnet.store import read_json, sha256, write_json
+
+SAVE_EVERY = 5.0  # seconds
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bcsfw(SearchMethod):
+    """Algorithm 1 with its choices spelt out; defaults are the paper's."""
+
+    name = "bcsfw"
+    steps: int = 200
+    batch: int = 64
+    start: Literal["balanced", "smallest"] = "balanced"
+    gradient: GradientKind = "sampled"
+    schedule: Literal["paper", "classic", "linear", "fixed"] = "paper"
+    fixed_step: float = 0.002  # of the fixed schedule
+    momentum: float = 0.0
+    projection: Literal["exact", "alternating", "argmax"] = "exact"
+    candidates: int = 8  # evaluated for real: half nearest to the last point, half best by the mean gradient, jointly
+    head_start: int = 0  # steps by which the schedule is ahead: keeps the first ones from forgetting the start
+
+    def run(self, task: Task) -> Found:
+        inside = task.context.problem_set
+        if min(self.steps, self.batch, self.candidates) < 1:
+            value = (self.steps, self.batch, self.candidates)
+            raise BadInput("steps, batch and candidates must be positive", value=value, remedy="Try 200, 64 and 8.")
+        objective = RelaxedObjective(task.supernet, task.data, batch=self.batch, kind=self.gradient, seed=task.seed)
+        start = self._start(inside)
+        state, trace, mean = self._resumed(task, start)
+        state, trace = self._steps(task, inside, objective, state, trace, mean)
+        tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
+        best = task.evaluator.best(tried, task.progress)
+        alpha, beta = inside.spread(state.point)
+        details: dict[str, Any] = {
+            "alpha": [a.tolist() for a in alpha],
+            "beta": [b.tolist() for b in beta],
+            "projection": self.projection,
+            "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for a in tried],
+        }
+        alpha, beta = inside.spread(start)
+        details |= {"start_alpha": [a.tolist() for a in alpha], "start_beta": [b.tolist() for b in beta]}
+        return Found(architecture=best, images=objective.images, trace=trace, details=details)
+
+    def _steps(
+        self,
+        task: Task,
+        inside: FeasibleSet,
+        objective: RelaxedObjective,
+        state: FrankWolfeState,
+        trace: list[dict[str, Any]],
+        mean: MeanGradient,
+    ) -> tuple[FrankWolfeState, list[dict[str, Any]]]:
+        at = state.step
+
+        def gradient(point: Point, block: Block) -> tuple[float, Sequence[Floats]]:
+            alpha, beta = inside.spread(point)
+            rows = [row for stage in alpha for row in stage]
+            loss, by_block, by_stage = objective(rows, beta, at)
+            mean.add(inside.space, rows, beta, by_block, by_stage)
+            return loss, _kept(inside, by_block, by_stage, block)
+
+        rng = Seed(task.seed).fold_in("frank-wolfe").numpy()
+        task.progress.start("Frank-Wolfe search", self.steps)
+        saved = time.monotonic()
+        taken = iterate(
+            gradient,
+            inside.problem,
+            state,
+            steps=self.steps - state.step,
+            rng=rng,
+            schedule=self._schedule(),
+            momentum=self.momentum,
+        )
+        for state, row in taken:
+            at = state.step
+            trace.append({"step": row.step, "block": row.block, "loss": row.loss, "gap": row.gap, "costs": row.costs})
+            task.progress.update(state.step, f"loss {row.loss:.3f}")
+            if time.monotonic() - saved > SAVE_EVERY:
+                self._save(task, state, trace, mean)
+                saved = time.monotonic()
+        task.progress.stop()
+        self._save(task, state, trace, mean)
+        return state, trace
+
+    def _start(self, inside: FeasibleSet) -> Point:
+        if self.start == "smallest":
+            return inside.problem.point(min_max_utilisation(inside.problem).value)
+        return balanced_start(inside.problem).value
+
+    def _schedule(self) -> Schedule:
+        schedules: dict[str, Schedule] = {
+            "paper": paper_schedule,
+            "classic": classic_schedule,
+            "linear": linear_schedule(self.steps),
+            "fixed": fixed_schedule(self.fixed_step),
+        }
+        if self.schedule not in schedules:
+            raise UnknownName("a step schedule", self.schedule, schedules)
+        chosen, ahead = schedules[self.schedule], self.head_start
+        return lambda step: chosen(step + ahead)
+
+    def _projected(self, inside: FeasibleSet, point: Point, mean: MeanGradient) -> Sequence[Choice]:
+        """Networks to evaluator, the projection first; every one fits."""
+        if self.projection == "alternating":
+            return [project_alternating(inside.problem, point).value]
+        if self.projection == "argmax":
+            choice = argmax_baseline(inside.problem, point)
+            # Only to compare: where the arg-max breaks a limit, nothing over budget leaves this room.
+            return [choice if inside.problem.is_feasible(choice) else project(inside.problem, point).value]
+        near = (self.candidates + 1) // 2
+        tried = list(best_choices(inside.problem, projection_objective(inside.problem, point), count=near).found)
+        if self.candidates > near:
+            jointly = best_choices(inside.problem, mean.values(inside), count=self.candidates).found
+            tried += [choice for choice in jointly if choice not in tried][: self.candidates - near]
+        return tried
+
+    def _identity(self, task: Task) -> str:
+        limits = sorted(task.context.limits.effective_limits.items())
+        words = f"{self.describe()} {task.seed} {limits} {weights_id(task.supernet)} {task.data.identity()}"
+        return sha256(words.encode())
+
+    def _save(self, task: Task, state: FrankWolfeState, trace: list[dict[str, Any]], mean: MeanGradient) -> None:
+        if task.folder is not None:
+            value = {"of": self._identity(task), "state": state.to_json(), "trace": trace, "mean": mean.to_json()}
+            write_json(task.folder / "frank_wolfe.json", value)
+
+    def _resumed(self, task: Task, start: Point) -> tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]:
+        fresh: tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]
+        fresh = FrankWolfeState(step=0, point=start), [], MeanGradient()
+        path = None if task.folder is None else task.folder / "frank_wolfe.json"
+        if path is None or not path.exists():
+            return fresh
+        value = read_json(path)
+        if not isinstance(value, dict) or value.get("of") != self._identity(task):
+            return fresh  # of another budget, seed or super-network
+        return FrankWolfeState.from_json(value["state"]), value["trace"], MeanGradient.from_json(value["mean"])
+
+
+@final
+class MeanGradient:
+    """All gradients of a search in one linear model of whole networks, in which depth and options are weighed together.
+
+    A step of one block leaves the budget used up, so the next step of the other can only exchange like for like: how the
+    budget is shared between depth and options hardly changes after the first steps. The joint programme over the mean
+    gradient is free of that. Gradients of an option are taken against the mixture in its slot, and for the share of
+    images that run the slot at all: its worth where it runs.
+    """
+
+    def __init__(self) -> None:
+        self.options: list[Floats] = []
+        self.running: list[float] = []
+        self.depths: list[Floats] = []
+
+    def add(
+        self,
+        space: SearchSpace,
+        alpha: Sequence[Floats],
+        beta: Sequence[Floats],
+        by_block: Sequence[Floats],
+        by_stage: Sequence[Floats],
+    ) -> None:
+        running = [
+            float(beta[s][np.array(stage.depths) > position].sum())
+            for s, stage in enumerate(space.stages)
+            for position in range(stage.max_depth)
+        ]
+        against = [g - float(g @ a) for g, a in zip(by_block, alpha)]
+        if not self.options:
+            self.options, self.running, self.depths = against, running, list(by_stage)
+            return
+        self.options = [old + new for old, new in zip(self.options, against)]
+        self.running = [old + new for old, new in zip(self.running, running)]
+        self.depths = [old + new for old, new in zip(self.depths, by_stage)]
+
+    def values(self, inside: FeasibleSet) -> Objective:
+        """Greater is better, as the integer programme wants it."""
+        most, options, number = max(self.running), [], 0
+        for stage in inside.space.stages:
+            rows = []
+            for _ in range(stage.max_depth):
+                share = max(self.running[number], 0.1 * most)  # a slot that hardly ever ran is hardly known
+                rows.append((-self.options[number] * most / share).tolist())
+                number += 1
+            options.append(rows)
+        return inside.values(options, [(-row).tolist() for row in self.depths])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "options": [row.tolist() for row in self.options],
+            "running": self.running,
+            "depths": [row.tolist() for row in self.depths],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> MeanGradient:
+        made = cls()
+        made.options = [np.array(row, dtype=float) for row in value["options"]]
+        made.running = [float(x) for x in value["running"]]
+        made.depths = [np.array(row, dtype=float) for row in value["depths"]]
+        return made
+
+
+def _kept(inside: FeasibleSet, by_block: list[Floats], by_stage: list[Floats], block: Block) -> list[Floats]:
+    """The gradient over the space, reduced to the options and depths that limits on memory left."""
+    if block == "beta":
+        picked = []
+        for index, stage in enumerate(inside.space.stages):
+            depths = inside.problem.groups[index].depths
+            picked.append(np.array([by_stage[index][stage.depths.index(d)] for d in depths]))
+        return picked
+    rows, number = [], 0
+    for index, stage in enumerate(inside.space.stages):
+        for position, kept in enumerate(inside.kept[index]):
+            rows.append(by_block[number + position][list(kept)])
+        number += stage.max_depth
+    return rows

@@ -1,0 +1,115 @@
+"""What every search method is given, and what it gives back.
+
+A `Task` holds the super-network, the limits, the evaluator and a folder for what must survive a kill. A method is one file
+with one frozen dataclass of options and a `run(task) -> Found`. Before a method runs, the limits have been found to
+admit a network; after it, the result is checked against them once more. New methods join by passing the shared suite.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+from snugnet.budgets import Budget, FeasibleSet, Limits, cheapest, feasible, limits_of
+from snugnet.budgets.limits import Tables
+from snugnet.data.dataset import Data
+from snugnet.errors import BadSpace, Infeasible
+from snugnet.evaluate.evaluator import Evaluator
+from snugnet.nets import Supernet
+from snugnet.progress import Progress
+from snugnet.searching.feasible_sampler import FeasibleSampler
+from snugnet.solve import min_max_utilisation
+from snugnet.space.architecture import Architecture
+from snugnet.space.sampling import smallest
+from snugnet.space.slots import why_not_additive
+from snugnet.space.space import SearchSpace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SearchContext:
+    """The limits of a search, a network that meets them, and, where costs add up, the exact problem."""
+
+    limits: Limits
+    start: Architecture
+    exact: FeasibleSet | None
+
+    @property
+    def space(self) -> SearchSpace:
+        return self.limits.space
+
+    @property
+    def problem_set(self) -> FeasibleSet:
+        """The exact problem; an error that names the alternatives where the space has none."""
+        if self.exact is None:
+            raise BadSpace(
+                f"this method needs a space whose costs add up, but in {self.space.name!r} {why_not_additive(self.space)}",
+                remedy="Use --method evolution or random.",
+            )
+        return self.exact
+
+    @cached_property
+    def within(self) -> FeasibleSampler:
+        return FeasibleSampler(self.limits, self.start)
+
+
+def search_context(
+    space: SearchSpace, tables: Tables, budget: Budget, tighten: dict[str, float] | None = None
+) -> SearchContext:
+    """Decide feasibility exactly, before any work; raises `Infeasible` with the reason."""
+    if not why_not_additive(space):
+        exact = feasible(space, tables, budget, tighten=tighten)
+        start = exact.architecture(min_max_utilisation(exact.problem).value)
+        return SearchContext(limits=exact.limits, start=start, exact=exact)
+    limits = limits_of(space, tables, budget, tighten=tighten)
+    candidates = [smallest(space), *(cheapest(space, table).architecture for table in limits.tables.values())]
+    fitting = [architecture for architecture in candidates if limits.fits(architecture)]
+    if not fitting:
+        raise Infeasible(
+            f"the cheapest networks of space {space.name!r} must meet all limits together",
+            value=str(budget),
+            remedy="Raise one of the limits.",
+        )
+    return SearchContext(limits=limits, start=fitting[0], exact=None)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All a method may use. `folder` is where it may keep state; None: nothing is kept."""
+
+    supernet: Supernet
+    data: Data
+    context: SearchContext
+    evaluator: Evaluator
+    seed: int
+    folder: Path | None
+    progress: Progress
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A network, how it was found, and what the method wants to tell."""
+
+    architecture: Architecture
+    images: int = 0  # beside those the evaluator counts
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchMethod(ABC):
+    """Options of a method and how it runs."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, task: Task) -> Found:
+        """The best network found within the task's limits. Deterministic for the task's seed."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"method": self.name, **asdict(self)}

@@ -1,0 +1,63 @@
+"""A plain network: fine-tuned with inherited weights, or trained from scratch.
+
+With a teacher (for an extracted network: the largest one) the loss is (1 - distill) * cross entropy + distill * T^2
+* KL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from torch import Tensor, nn
+
+from snugnet.errors import BadInput
+from snugnet.training.losses import cross_entropy, distillation
+from snugnet.training.method import Method, Rule, Step
+from snugnet.training.methods._inplace import distillation_rules
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plain(Method):
+    """One network without choices; `distill` needs a teacher passed to `train`."""
+
+    name: ClassVar[str] = "plain"
+    elastic: ClassVar[bool] = False
+    epochs: int = 10
+    distill: float = 0.0
+    temperature: float = 1.0
+
+    def own_rules(self) -> list[Rule]:
+        return distillation_rules(self.distill, self.temperature)
+
+    def begin(self, model: nn.Module) -> None:
+        pass
+
+    def step(self, step: Step) -> dict[str, Tensor]:
+        logits = step.net(step.images)
+        if self.distill == 0:
+            loss = cross_entropy(logits, step.targets, self.label_smoothing)
+        else:
+            if step.teacher is None:
+                raise BadInput(f"distill={self.distill} needs a teacher", remedy="Pass teacher=..., or distill=0.")
+            loss = distillation(
+                logits,
+                step.teacher(step.images),
+                step.targets,
+                weight=self.distill,
+                temperature=self.temperature,
+                smoothing=self.label_smoothing,
+            )
+        step.backward(loss)
+        return {"loss": loss.detach()}
+
+
+def finetune(**changes: Any) -> Plain:
+    """Inherited weights, a tenth of the learning rate, distillation 0.9: HardCoRe-NAS, appendix G (10 or 50 epochs)."""
+    return Plain(**{"epochs": 10, "lr": 0.01, "distill": 0.9, **changes})
+
+
+def scratch(**changes: Any) -> Plain:
+    """From random weights: 250 epochs, five of them warming up."""
+    return Plain(**{"epochs": 250, "warmup_epochs": 5.0, **changes})

@@ -1,0 +1,219 @@
+"""`train`: a model, data and a method (or several phases) become a trained model, logged and resumable.
+
+Everything that can be wrong is checked before anything is written; then `loop` does the work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from snugnet.data.dataset import Data
+from snugnet.errors import BadInput
+from snugnet.evaluate.accuracy import Evaluator
+from snugnet.evaluate.default import default_evaluator
+from snugnet.progress import NullProgress, Progress
+from snugnet.store import check_writable, sha256
+from snugnet.training import checkpoint, gradient_sync, methods
+from snugnet.training.checkpoint import Found
+from snugnet.training.checkpointer import Checkpointer
+from snugnet.training.loop import Loop, Options
+from snugnet.training.method import Method
+from snugnet.training.train_log import TrainLog
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a run came to. `accuracies` were measured on held-out images with the final (averaged) weights."""
+
+    steps: int
+    images: int
+    seconds: float  # over all resumptions
+    loss: float  # mean of the last steps
+    accuracies: dict[str, float]
+    resumed_at: int | None  # steps that were already done
+    notes: tuple[str, ...]  # damaged checkpoints that were passed over
+    weights: Path | None
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    method: Method | Sequence[Method],
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    batch: int = 128,
+    epochs: int | None = None,
+    accumulate: int = 1,
+    resume: bool = True,
+    threads: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    channels_last: bool = False,
+    teacher: nn.Module | None = None,
+    evaluator: Evaluator | str | None = "default",
+    eval_times: int = 10,
+    checkpoint_seconds: float = 20.0,
+    tensorboard: bool = True,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train `model` in place with one method or several phases.
+
+    With `out` the run is logged, saved and resumed there: starting it again goes on where it was killed; `resume=False`
+    refuses a folder that holds a run. `batch` counts the images of a step over all processes and `accumulate` passes.
+    `epochs` overrides that of every phase. `teacher` is for methods that distil. `evaluator(model)` gives the accuracies to
+    watch, `eval_times` in a phase; None turns it off.
+    """
+    phases = [method] if isinstance(method, Method) else list(method)
+    if epochs is not None:
+        phases = [replace(phase, epochs=epochs) for phase in phases]
+    options = Options(
+        seed=seed,
+        batch=batch,
+        accumulate=accumulate,
+        channels_last=channels_last,
+        checkpoint_seconds=checkpoint_seconds,
+        eval_times=eval_times,
+    )
+    with _threads(threads):
+        fabric = gradient_sync.start(device, precision)
+        _check(model, data, phases, options, fabric.world_size)
+        folder = None if out is None else Path(out)
+        if folder is not None and fabric.is_global_zero:
+            check_writable(folder / "state" / "any")
+        move: Any = model.to  # the overload with a memory format is missing from torch's type stubs
+        move(device=fabric.device, memory_format=options.layout)
+        recipe = _recipe(model, data, phases, options, fabric, teacher)
+        train_log = TrainLog(folder, progress or NullProgress()) if fabric.is_global_zero else None
+        checkpointer = Checkpointer(fabric, model, recipe, folder, train_log)
+        score = default_evaluator(model, data, fabric.device) if isinstance(evaluator, str) else evaluator
+        loop = Loop(fabric, model, data, options, checkpointer, train_log, score, _frozen(fabric, teacher))
+        found = checkpointer.find(resume)
+        try:
+            if train_log is not None:
+                title = "training " + " + ".join(phase.name for phase in phases)
+                done = found.checkpoint is not None and found.checkpoint.position.phase == len(phases)
+                steps = sum(loop.steps(phase) for phase in phases)
+                train_log.start(title, steps, tensorboard=tensorboard and not done)
+            gradient_sync.share_weights(fabric, model)
+            loop.run(phases, found.checkpoint)
+        finally:
+            if train_log is not None:
+                train_log.close()
+        return _result(fabric, model, loop, checkpointer, train_log, found, phases, folder, batch)
+
+
+def finetune(
+    model: nn.Module, data: Data, *, teacher: nn.Module | None = None, epochs: int = 10, **options: Any
+) -> TrainResult:
+    """Train a plain network on from the weights it has, taught by `teacher` if there is one; `options` go to `train`."""
+    method = methods.finetune(epochs=epochs, distill=0.0 if teacher is None else 0.9)
+    return train(model, data, method, teacher=teacher, **options)
+
+
+def _result(
+    fabric: Fabric,
+    model: nn.Module,
+    loop: Loop,
+    checkpointer: Checkpointer,
+    train_log: TrainLog | None,
+    found: Found,
+    phases: list[Method],
+    folder: Path | None,
+    batch: int,
+) -> TrainResult:
+    """Writes the final weights and sums the run up."""
+    weights = None
+    if folder is not None:
+        weights = folder / ("supernet.safetensors" if phases[-1].elastic else "weights.safetensors")
+        if fabric.is_global_zero:
+            about = {"methods": ",".join(phase.name for phase in phases), "steps": str(loop.position.total)}
+            checkpoint.save_weights(weights, model.state_dict(), about)
+    fabric.barrier()
+    resumed = found.checkpoint
+    return TrainResult(
+        steps=loop.position.total,
+        images=loop.position.total * batch,
+        seconds=checkpointer.seconds(),
+        loss=train_log.loss if train_log is not None else float("nan"),
+        accuracies=dict(train_log.accuracies) if train_log is not None else {},
+        resumed_at=None if resumed is None else resumed.position.total,
+        notes=found.damaged,
+        weights=weights,
+    )
+
+
+def _frozen(fabric: Fabric, teacher: nn.Module | None) -> Any:
+    if teacher is None:
+        return None
+    fixed = teacher.to(fabric.device).eval()
+
+    def answer(images: Tensor) -> Tensor:
+        with torch.no_grad(), fabric.autocast():
+            logits: Tensor = fixed(images)
+        return logits
+
+    return answer
+
+
+def _check(model: nn.Module, data: Data, phases: list[Method], options: Options, world: int) -> None:
+    """Everything that can be wrong with a run, before anything is written."""
+    if not phases:
+        raise BadInput("a run must have at least one phase", value=0, remedy="Pass a method, e.g. methods.multipath().")
+    if options.accumulate < 1:
+        raise BadInput("accumulate must be at least 1", value=options.accumulate, remedy="1 turns it off.")
+    for phase in phases:
+        phase.check()
+        gradient_sync.check_batch(options.batch, world * options.accumulate, data.size(phase.split), phase.split)
+        if phase.elastic != hasattr(model, "space"):
+            kind, others = ("super-network", "finetune or scratch") if phase.elastic else ("plain network", "multipath")
+            raise BadInput(
+                f"method {phase.name!r} trains a {kind}", value=type(model).__name__, remedy=f"Use methods.{others}."
+            )
+
+
+def _recipe(
+    model: nn.Module, data: Data, phases: list[Method], options: Options, fabric: Fabric, teacher: nn.Module | None
+) -> dict[str, Any]:
+    """All that decides the result: what must agree for a run to be resumed."""
+    shapes = repr([(name, tuple(t.shape), str(t.dtype)) for name, t in model.state_dict().items()])
+    recipe = {
+        "methods": [phase.describe() for phase in phases],
+        "data": data.identity(),
+        "model": {"type": type(model).__name__, "tensors": sha256(shapes.encode())[:16]},
+        "space": sha256(repr(getattr(model, "space", None)).encode())[:16],
+        "teacher": teacher is not None,
+        "seed": options.seed,
+        "batch": options.batch,
+        "shards": fabric.world_size * options.accumulate,
+        "channels_last": options.channels_last,
+        "precision": str(fabric.strategy.precision.precision),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(recipe))
+    return plain
+
+
+@final
+class _threads:
+    """torch's thread count inside the block; the old one is put back."""
+
+    def __init__(self, count: int | None) -> None:
+        if count is not None and count < 1:
+            raise BadInput("threads must be at least 1", value=count, remedy="Leave it out to use torch's choice.")
+        self._count, self._before = count, torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        if self._count is not None:
+            torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._before)

@@ -1,0 +1,345 @@
+"""The suite every search method passes, and what is special to each."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from snugnet.budgets import Budget, cheapest, dearest, feasible
+from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infeasible, TableMismatch, UnknownName
+from snugnet.evaluate.evaluator import RERANK_TOP_K, evaluated
+from snugnet.nets import Supernet
+from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchResult, front, load_result, search
+from snugnet.searching.bcsfw import MeanGradient
+from snugnet.searching.choice_effects import ChoiceEffects, corrected, features, from_paths
+from snugnet.searching.context import search_context
+from snugnet.searching.feasible_sampler import FeasibleSampler
+from snugnet.searching.objective import RelaxedObjective, fixed_weights
+from snugnet.solve import enumerate_choices
+from snugnet.space import preset, sample
+from snugnet.space.genes import decode
+from snugnet.space.sampling import sample_many
+
+QUICK = {
+    "bcsfw": Bcsfw(steps=6, batch=32),
+    "instant": Instant(paths=4, images=64, evidence=8, most_evidence=8, candidates=3),
+    "evolution": Evolution(population=8, rounds=2, mutations=4, crossovers=4),
+    "random": Random(networks=8),
+}
+
+
+@pytest.fixture(scope="module")
+def evaluator(tiny_supernet, digits):
+    return Evaluator(tiny_supernet, digits, limit=100)
+
+
+def budgets_of(space, tables) -> list[dict[str, str]]:
+    low, high = cheapest(space, tables).cost, dearest(space, tables).cost
+    return [
+        {"latency": f"{low + 0.01:.5f}ms"},
+        {"latency": f"{(low + high) / 2:.5f}ms", "params": "60%"},
+        {"latency": f"{(low + high) / 2:.5f}ms", "params": "70%", "memory": "95%"},
+        {},
+    ]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_within_every_budget_and_deterministic(name, tiny_supernet, digits, tables, evaluator):
+    for budget in budgets_of(tiny_supernet.space, tables):
+        first, second = (
+            search(tiny_supernet, digits, tables, budget, QUICK[name], seed=3, evaluator=evaluator) for _ in range(2)
+        )
+        assert first.fits
+        assert first.architecture == second.architecture
+        assert set(first.predicted) == set(budget)
+        assert first.accuracy == evaluator.evaluate_full(first.architecture).accuracy
+        back = SearchResult.from_json(json.loads(json.dumps(first.to_json())), tiny_supernet.space)
+        assert back == first
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_infeasible_is_refused_before_any_work(name, tiny_supernet, digits, tables):
+    class NoWork:
+        images = evaluated = 0
+
+        def __call__(self, architecture):
+            raise AssertionError("work was done")
+
+    with pytest.raises(Infeasible, match="latency must be at least"):
+        search(tiny_supernet, digits, tables, {"latency": "0.001ms"}, QUICK[name], evaluator=NoWork())
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_killed_search_goes_on_to_the_same_network(name, tiny_supernet, digits, tables, tmp_path, monkeypatch):
+    budget = budgets_of(tiny_supernet.space, tables)[1]
+    whole = search(tiny_supernet, digits, tables, budget, QUICK[name], out=tmp_path / "whole", eval_images=100)
+    calls = 0
+    real, real_gradient = Evaluator._evaluate, RelaxedObjective.__call__
+
+    def dies(function, after):
+        def wrapper(self, *args):
+            nonlocal calls
+            calls += 1
+            if calls > after:
+                raise KeyboardInterrupt
+            return function(self, *args)
+
+        return wrapper
+
+    monkeypatch.setattr(Evaluator, "_evaluate", dies(real, 3))
+    monkeypatch.setattr(RelaxedObjective, "__call__", dies(real_gradient, 3))
+    monkeypatch.setattr(sys.modules["snugnet.searching.bcsfw"], "SAVE_EVERY", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        search(tiny_supernet, digits, tables, budget, QUICK[name], out=tmp_path / "killed", eval_images=100)
+    monkeypatch.setattr(Evaluator, "_evaluate", real)
+    monkeypatch.setattr(RelaxedObjective, "__call__", real_gradient)
+    again = search(tiny_supernet, digits, tables, budget, QUICK[name], out=tmp_path / "killed", eval_images=100)
+    assert again.architecture == whole.architecture
+    assert again.evaluated + again.images < whole.evaluated + whole.images
+    assert [row.get("loss") for row in again.trace] == [row.get("loss") for row in whole.trace]
+
+
+def test_judging_twice_costs_nothing_and_survives_a_torn_line(tiny_supernet, digits, tmp_path):
+    memory = tmp_path / "evaluations.jsonl"
+    architecture = sample(tiny_supernet.space, np.random.default_rng(0))
+    evaluator = Evaluator(tiny_supernet, digits, limit=50, memory=memory)
+    score, closer = evaluator(architecture), evaluator.evaluate_full(architecture)
+    evaluator(architecture)
+    assert evaluator.evaluated == 2
+    assert evaluator.images == 50 + digits.size("val")
+    with memory.open("a") as stream:
+        stream.write('{"network": "r8 c')
+    again = Evaluator(tiny_supernet, digits, limit=50, memory=memory)
+    assert (again(architecture), again.evaluate_full(architecture)) == (score, closer)
+    assert again.evaluated == 0
+    lines = memory.read_text().splitlines()
+    memory.write_text("\n".join([lines[0], "garbage", *lines[1:]]) + "\n")
+    with pytest.raises(DamagedFile, match="line 2"):
+        Evaluator(tiny_supernet, digits, limit=50, memory=memory)
+    other = Supernet(tiny_supernet.space)
+    assert Evaluator(other, digits, limit=50, memory=memory)._seen == {}  # other weights: not believed
+
+
+def test_value_asks_what_a_network_knows_and_not_how_sure_it_is():
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (400,), generator=rng)
+    logits = torch.randn(400, 5, generator=rng) + 1.5 * torch.nn.functional.one_hot(labels, 5)
+    plain = evaluated(logits, labels)
+    finest = min(float(torch.nn.functional.cross_entropy(logits * t, labels)) for t in torch.linspace(0.1, 4, 2000))
+    assert plain.calibrated_loss == pytest.approx(finest, abs=1e-5)
+    for scale in (0.3, 4.0):
+        other = evaluated(logits * scale, labels)
+        assert other.score == pytest.approx(plain.score, abs=1e-4)
+        assert other.loss > plain.loss
+    assert evaluated(logits[:, [1, 0, 2, 3, 4]], labels).score < plain.score
+    assert evaluated(100.0 * torch.nn.functional.one_hot(labels, 5), labels).score == pytest.approx(1.0)
+
+
+def test_the_best_few_are_looked_at_again_with_all_images(tiny_supernet, digits):
+    networks = [sample(tiny_supernet.space, np.random.default_rng(seed)) for seed in range(12)]
+    evaluator = Evaluator(tiny_supernet, digits, limit=40)
+    best = evaluator.best(networks)
+    few = sorted(dict.fromkeys(networks), key=lambda a: -evaluator(a).score)[:RERANK_TOP_K]
+    every = Evaluator(tiny_supernet, digits, limit=None)
+    assert best == max(few, key=lambda a: every(a).score)
+    assert evaluator.evaluated == len(set(networks)) + RERANK_TOP_K
+    bounded = Evaluator(tiny_supernet, digits, limit=40, closer=100)
+    bounded.best(networks[:1])
+    assert bounded.images == 40 + 100
+
+
+def test_a_result_over_budget_cannot_be_made(tiny_supernet, digits, tables, evaluator):
+    result = search(tiny_supernet, digits, tables, {"latency": "90%"}, QUICK["random"], evaluator=evaluator)
+    with pytest.raises(BudgetExceeded):
+        replace(result, limits={"latency": result.predicted["latency"] * 0.9})
+
+
+def test_results_are_read_back_or_refused(tiny_supernet, digits, tables, evaluator, tmp_path):
+    result = search(tiny_supernet, digits, tables, {"latency": "90%"}, QUICK["random"], evaluator=evaluator)
+    path = result.save(tmp_path / "search.json")
+    assert load_result(path, tiny_supernet.space) == result
+    value = json.loads(path.read_text())
+    del value["limits"]
+    path.write_text(json.dumps(value))
+    with pytest.raises(DamagedFile, match="limits"):
+        load_result(path, tiny_supernet.space)
+
+
+def test_bad_input(tiny_supernet, digits, tables):
+    with pytest.raises(UnknownName, match="Did you mean 'bcsfw'"):
+        search(tiny_supernet, digits, tables, {}, "bcfw")
+    with pytest.raises(UnknownName, match="Did you mean 'steps'"):
+        search(tiny_supernet, digits, tables, {}, "bcsfw", step=3)
+    with pytest.raises(TableMismatch):
+        wrong = replace(tables, costs=dict(list(tables.costs.items())[:3]), origin={"space_id": "other", "space": "x"})
+        search(tiny_supernet, digits, wrong, {"latency": "90%"}, "random")
+    with pytest.raises(BadInput, match="cost table of latency"):
+        search(tiny_supernet, digits, [], {"latency": "5ms"}, "random")
+    empty = replace(digits, index={**digits.index, "val": torch.zeros(0, dtype=torch.int64)})
+    with pytest.raises(BadInput, match="must hold images"):
+        search(tiny_supernet, empty, tables, {}, "random")
+
+
+def test_methods_that_need_sums_say_so_and_others_search_any_space(digits):
+    torch.manual_seed(0)
+    space = preset("attentive-lowres", classes=10, resolution=8, width=0.25)
+    supernet = Supernet(space).eval()
+    with pytest.raises(BadSpace, match="evolution"):
+        search(supernet, digits, [], {"params": "60%"}, QUICK["bcsfw"])
+    found = search(supernet, digits, [], {"params": "60%"}, Random(networks=2), eval_images=20)
+    assert found.fits
+
+
+def test_random_networks_within_limits_are_uniform(tiny_supernet, tables):
+    space = tiny_supernet.space
+    budget = Budget({"latency": "70%"})
+    limits = search_context(space, tables, budget).limits
+    inside = feasible(space, tables, budget)
+    fitting = {inside.architecture(c) for c in enumerate_choices(inside.problem) if inside.problem.is_feasible(c)}
+    within = FeasibleSampler(limits, search_context(space, tables, budget).start)
+    rng = np.random.default_rng(0)
+    sampled = within.sample(3000, rng)
+    assert set(sampled) <= fitting
+    walked = decode(within._walk(3000, rng), space)
+    assert set(walked) <= fitting
+    # The walk and rejection draw from one distribution: compare mean costs, whose spread is known.
+    costs = [np.array([limits.cost(a)["latency"] for a in drawn]) for drawn in (sampled, walked)]
+    error = np.sqrt(sum(c.var() / len(c) for c in costs))
+    assert abs(costs[0].mean() - costs[1].mean()) < 5 * error
+
+
+def test_children_stay_inside(tiny_supernet, tables):
+    field = search_context(tiny_supernet.space, tables, Budget({"latency": "60%", "params": "60%"}))
+    rng = np.random.default_rng(1)
+    parents = field.within.sample(40, rng)
+    for child in (*field.within.mutate(parents, rng), *field.within.cross(parents, parents[::-1], rng)):
+        assert field.limits.fits(child)
+
+
+def test_regression_recovers_planted_worths(tiny_supernet):
+    """Losses that are exactly additive, with image difficulty on top, are predicted and searched exactly."""
+    space, rng = tiny_supernet.space, np.random.default_rng(0)
+    genes = sample_many(space, 60, rng)
+    x = features(space, genes)
+    true = rng.normal(size=x.shape[1])
+    prior = from_paths_like(true + rng.normal(size=len(true)) * 0.5)
+    fitted = corrected(prior, space, decode(genes, space), (x @ true + 3.0).tolist())
+    fresh = features(space, sample_many(space, 200, rng))
+    assert np.corrcoef(fresh @ fitted.value, fresh @ true)[0, 1] > 0.98
+    assert fitted.left_out.correlation > fitted.prior.correlation
+
+
+def from_paths_like(value):
+    doubt = np.full(len(value), 0.1)
+    both = {"loss": -value, "loss_error": doubt, "right": value, "right_error": doubt}
+    return ChoiceEffects(value=value, error=doubt, **both, paths=1, images=1)
+
+
+def test_worths_of_paths_see_what_a_broken_choice_costs(tiny_supernet, digits):
+    """Ruin the 5x5 kernel of one block: its choices must come out as worse, by many standard errors."""
+    import copy
+
+    supernet = copy.deepcopy(tiny_supernet)
+    block = supernet.blocks()[0]
+    with torch.no_grad():
+        for operation in block.operations:
+            operation.depthwise["5"].conv.weight.normal_(0, 3)
+    effects = from_paths(supernet, digits, paths=8, limit=200, seed=0)
+    row = effects.loss[: len(block.parts)]
+    kernels = np.array([part.kernel for part in block.parts])
+    errors = effects.loss_error[: len(block.parts)]
+    assert row[kernels == 5].min() - row[kernels == 3].max() > 3 * errors.max()
+    right, doubt = effects.right[: len(block.parts)], effects.right_error[: len(block.parts)]
+    assert right[kernels == 3].min() - right[kernels == 5].max() > 3 * doubt.max()
+    assert np.allclose(effects.value, effects.right - effects.loss)
+    again = ChoiceEffects.from_json(json.loads(json.dumps(effects.to_json())))
+    for name in ("value", "error", "loss", "loss_error", "right", "right_error"):
+        assert np.array_equal(getattr(again, name), getattr(effects, name))
+
+
+def test_regret_against_full_enumeration(tiny_supernet, digits, tables):
+    """All networks of the space evaluated: how far is each method from the best under the budget?"""
+    evaluator = Evaluator(tiny_supernet, digits, limit=100)
+    budget = {"latency": "75%"}
+    inside = feasible(tiny_supernet.space, tables, budget)
+    every = {inside.architecture(c) for c in enumerate_choices(inside.problem) if inside.problem.is_feasible(c)}
+    some = sorted(every, key=str)[:: max(1, len(every) // 120)]
+    values = sorted(evaluator(a).score for a in some)
+    for name in ("evolution", "instant"):
+        found = search(tiny_supernet, digits, tables, budget, QUICK[name], evaluator=evaluator)
+        assert (
+            evaluator(found.architecture).score >= values[len(values) // 2]
+        )  # at least better than the median network
+
+
+def test_front_is_monotone_and_within(tiny_supernet, digits, tables, evaluator):
+    points = front(tiny_supernet, digits, tables, "latency", 4, method=QUICK["instant"], evaluator=evaluator)
+    values = [point.result.score for point in points]
+    assert values == sorted(values)
+    for point in points:
+        assert point.result.predicted["latency"] <= point.limit * (1 + 1e-9)
+
+
+def test_options_of_bcsfw(tiny_supernet, digits, tables, evaluator):
+    for change in (
+        {"start": "smallest"},
+        {"gradient": "expected"},
+        {"schedule": "linear"},
+        {"schedule": "fixed", "momentum": 0.9},
+        {"projection": "alternating"},
+        {"projection": "argmax"},
+        {"candidates": 1},
+        {"head_start": 30},
+    ):
+        method = replace(QUICK["bcsfw"], **change)
+        assert search(tiny_supernet, digits, tables, {"latency": "60%"}, method, evaluator=evaluator).fits
+
+
+def test_bcsfw_judges_its_candidates_and_returns_the_best(tiny_supernet, digits, tables, evaluator):
+    found = search(tiny_supernet, digits, tables, {"latency": "60%"}, QUICK["bcsfw"], evaluator=evaluator)
+    rows = found.details["candidates"]
+    assert 2 <= len(rows) <= QUICK["bcsfw"].candidates
+    assert len({row["network"] for row in rows}) == len(rows)
+    best = sorted(rows, key=lambda row: -row["value"])[:RERANK_TOP_K]
+    assert str(found.architecture) in {row["network"] for row in best}
+    bare = search(
+        tiny_supernet, digits, tables, {"latency": "60%"}, replace(QUICK["bcsfw"], candidates=1), evaluator=evaluator
+    )
+    assert str(bare.architecture) == rows[0]["network"]  # the projection comes first, as published
+    with pytest.raises(BadInput, match="candidates must be positive"):
+        search(tiny_supernet, digits, tables, {}, replace(QUICK["bcsfw"], candidates=0), evaluator=evaluator)
+
+
+def test_the_mean_gradient_weighs_options_where_they_run(tiny_supernet, tables):
+    """Gradients that come from a known additive loss rank options as it does, whatever the point they were taken at."""
+    space = tiny_supernet.space
+    inside = search_context(space, tables, Budget({"latency": "70%"})).problem_set
+    rng = np.random.default_rng(0)
+    effect = [rng.normal(size=len(stage.choices)) for stage in space.stages for _ in range(stage.max_depth)]
+    level = [rng.normal(size=len(stage.depths)) for stage in space.stages]
+    mean = MeanGradient()
+    for _ in range(4):
+        alpha = [rng.dirichlet(np.ones(len(row))) for row in effect]
+        beta = [rng.dirichlet(np.ones(len(row))) for row in level]
+        running = [
+            float(beta[s][np.array(stage.depths) > position].sum())
+            for s, stage in enumerate(space.stages)
+            for position in range(stage.max_depth)
+        ]
+        mean.add(space, alpha, beta, [w * share for w, share in zip(effect, running)], level)
+    values = mean.values(inside)
+    found = [np.array(row) for row in values.options]
+    for told, row in zip(found, effect):
+        if len(row) > 1:  # up to one constant in a slot and one factor in all
+            assert list(np.argsort(-told)) == list(np.argsort(row))
+    again = MeanGradient.from_json(json.loads(json.dumps(mean.to_json())))
+    assert all(np.array_equal(a, b) for a, b in zip(again.values(inside).options, values.options))
+
+
+def test_weights_are_fixed_only_while_the_relaxed_gradient_is_taken(tiny_supernet):
+    with fixed_weights(tiny_supernet):
+        assert not any(p.requires_grad for p in tiny_supernet.parameters())
+    assert all(p.requires_grad for p in tiny_supernet.parameters())

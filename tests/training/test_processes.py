@@ -1,0 +1,74 @@
+"""Two processes under torchrun against one process that computes both shards in turn."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from standin import Plain, Standin, same, toy_data, weights
+from two_ranks import PHASES
+
+from snugnet.training import train
+from snugnet.training.gradient_sync import GradientSync, start
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_that_accumulates(tmp_path):
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(here / "two_ranks.py"), str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(here)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ranks = [load_file(tmp_path / f"rank{i}.safetensors") for i in (0, 1)]
+    assert same(ranks[0], ranks[1])
+    alone = Standin()
+    result = train(alone, toy_data(), PHASES, batch=48, accumulate=2, evaluator=None, device="cpu")
+    assert result.steps == 20
+    for name, tensor in weights(alone).items():
+        assert torch.allclose(tensor.float(), ranks[0][name].float(), rtol=0, atol=1e-5), name
+    assert not same(weights(alone), weights(Standin()))
+    # The folder the two ranks wrote is resumed by one process with as many shards: nothing is left to do.
+    again = Standin(seed=5)
+    result = train(
+        again,
+        toy_data(),
+        PHASES,
+        batch=48,
+        accumulate=2,
+        evaluator=None,
+        device="cpu",
+        out=tmp_path / "run",
+        tensorboard=False,
+    )
+    assert result.resumed_at == 20 and same(weights(again), ranks[0])
+
+
+def test_accumulation_averages_gradients_and_statistics():
+    """Without augmentation, two shards of a BN-free pass equal the whole batch; statistics are the shards' mean."""
+    fabric = start("cpu", "fp32")
+    net = Plain()
+    shards = GradientSync(fabric, net, 2)
+    images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    before = net.layers[1].running_mean.clone()
+    seen = []
+    for number, part in zip(shards.numbers(), images.split(4)):
+        assert torch.equal(net.layers[1].running_mean, before)
+        shards.backward(net(part).square().mean())
+        seen.append((number, net.layers[1].running_mean.clone()))
+    assert [number for number, _ in seen] == [0, 1]
+    assert torch.allclose(net.layers[1].running_mean, (seen[0][1] + seen[1][1]) / 2)
+    assert int(net.layers[1].num_batches_tracked) == 1
+    reference = Plain()
+    losses = [reference(part).square().mean() for part in images.split(4)]
+    (sum(losses) / 2).backward()
+    assert all(torch.allclose(a.grad, b.grad, atol=1e-7) for a, b in zip(net.parameters(), reference.parameters()))
+    metrics = shards.exchange([{"loss": loss.detach()} for loss in losses])
+    assert metrics["loss"] == pytest.approx((sum(losses) / 2).item())
