@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from standin import Plain, Standin, same, toy_data, weights
 from two_ranks import PHASES
 
 from snugnet.training import train
 from snugnet.training.gradient_sync import GradientSync, start
+from standin import Plain, Standin, same, toy_data, weights
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from standin import Standin, same, toy_data, weights
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.training import checkpoint, methods, train
+from standin import Standin, same, toy_data, weights
 
 PHASES = [
     methods.largest(epochs=3, auto_augment=None, crop_padding=1, ema=0.99),

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from standin import SPACE, Plain, Standin, same, toy_data, weights
 
 from snugnet.errors import BadInput, DeviceMissing, TrainingDiverged, UnknownName
 from snugnet.evaluate.accuracy import NetworkEvaluator, SubnetworkEvaluator, calibration_batches, subnetwork_correct
@@ -15,6 +14,7 @@ from snugnet.space.sampling import largest, smallest
 from snugnet.training import accuracy, finetune, methods, train
 from snugnet.training.loop import Loop
 from snugnet.training.optimiser import Average, build, learning_rate
+from standin import SPACE, Plain, Standin, same, toy_data, weights
 
 PLAIN = {"auto_augment": None, "ema": 0.9}
 QUICK = {"batch": 32, "evaluator": None, "device": "cpu", "tensorboard": False}

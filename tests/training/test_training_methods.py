@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from standin import SPACE, Plain, Standin
 
 from snugnet.errors import BadInput
 from snugnet.nets.supernet import Supernet
@@ -12,6 +11,7 @@ from snugnet.space.presets import preset
 from snugnet.space.sampling import largest
 from snugnet.training import methods
 from snugnet.training.method import Step
+from standin import SPACE, Plain, Standin
 
 MADE = {name: make() for name, make in methods.METHODS.items()}
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 from safetensors.torch import load_file
-from standin import same
 
 from house import one_clear_line
+from standin import same
 
 SPACE = """
 name: small

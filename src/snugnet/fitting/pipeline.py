@@ -31,14 +31,13 @@ from snugnet.errors import BadInput, BudgetExceeded, Infeasible
 from snugnet.fitting import runs
 from snugnet.fitting.finetuning import card_of, finetune_method, finetuned, in_words
 from snugnet.fitting.recipe import Recipe
-from snugnet.fitting.step_cache import Say, StepCache
 from snugnet.nets import build
 from snugnet.progress import Progress
 from snugnet.searching import SearchResult, front, load_result, search
 from snugnet.searching.context import search_context
 from snugnet.searching.front import as_rows
 from snugnet.searching.search import make_method
-from snugnet.store import read_json, write_json
+from snugnet.store import Say, StepCache, read_json, write_json
 from snugnet.training import train
 from snugnet.units import resource, show
 
