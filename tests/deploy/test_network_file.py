@@ -39,11 +39,13 @@ def test_the_network_comes_back(network, file):
     assert torch.equal(torch.get_rng_state(), before)
     assert not read.network.training
     assert all(p.requires_grad for p in read.network.parameters())
-    assert torch.equal(read.network(images), network(images))
+    # Weights that were read lie in memory of their own; equal bits are promised of the weights, not of what they compute.
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in read.network.state_dict().items())
+    torch.testing.assert_close(read.network(images), network(images), rtol=0, atol=1e-5)
     assert read.card == CARD
     assert read.plan == network.plan
     assert read.versions["torch"] == torch.__version__
-    assert torch.equal(load(file.parent)(images), network(images))  # a run folder does
+    torch.testing.assert_close(load(file.parent)(images), network(images), rtol=0, atol=1e-5)  # a run folder does
 
 
 def test_a_certificate_names_the_same_weights(network, file):

@@ -92,7 +92,9 @@ def test_network_judge_is_the_default_for_plain_networks():
     result = train(
         net, data, methods.scratch(epochs=1, warmup_epochs=0.0, **PLAIN), **{**QUICK, "evaluator": "default"}
     )
-    assert result.accuracies == {"accuracy": accuracy(net, data)} == NetworkEvaluator(data)(net)
+    assert result.accuracies == NetworkEvaluator(data)(net)
+    # Other batches, other kernels: an image on the border may fall to the other side.
+    assert result.accuracies["accuracy"] == pytest.approx(accuracy(net, data), abs=1.5 / data.size("val"))
 
 
 def test_subnetwork_judge_extracts_recalibrates_and_leaves_the_supernet_alone():

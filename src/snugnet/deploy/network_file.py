@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from snugnet.costs.measure import versions
 from snugnet.deploy.card import Card, card_from_json, check_card, parse_json, sealed, unsealed, weights_hash
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
 from snugnet.nets.build import Network
+from snugnet.nets.tensor_file import read_tensors
 from snugnet.space.architecture import parse
 from snugnet.space.plan import NetworkSpec, plan, plan_from_json, plan_to_json
 from snugnet.space.reading import find_space
@@ -80,7 +80,7 @@ def load(path: str | Path) -> Network:
 def read_network(path: str | Path) -> NetworkFile:
     """The network in `path` and what is known of it; damage of any kind is named."""
     file = find_network(path)
-    weights, words = _read(file)
+    weights, words = read_tensors(file)
     if "snugnet" in words:
         body = unsealed(parse_json(words["snugnet"], str(file)), str(file))
         _check_format(body, file)
@@ -153,17 +153,6 @@ def check_finite(weights: dict[str, Tensor]) -> None:
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):
             raise BadInput("weights must be finite", value=name, remedy="Training diverged; take an earlier state.")
-
-
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(str(file), framework="pt") as opened:
-            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            return weights, opened.metadata() or {}
-    except SafetensorError as error:
-        raise DamagedFile(f"{file} must be a whole safetensors file ({error})", remedy=_REMEDY) from error
-    except OSError as error:
-        raise FileTrouble(f"{file} could not be read ({error})", remedy="Check its permissions.") from error
 
 
 def _check_format(body: dict[str, Any], file: Path) -> None:

@@ -80,7 +80,7 @@ class DeviceContract(ABC):
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.zero_()
-        assert torch.equal(first, prepared.output())
+        assert torch.allclose(first, prepared.output(), rtol=0, atol=1e-6)
 
     def test_no_gradients(self) -> None:
         assert not self.make().prepare(_network(), torch.ones(1, 3, 8, 8)).output().requires_grad

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
 from snugnet.errors import BadInput, DamagedFile
+from snugnet.nets.tensor_file import parse_tensors, read_tensors
 from snugnet.store import read_bytes, read_json, sha256, write_bytes, write_json
 
 FORMAT = "snugnet-checkpoint-1"
@@ -116,7 +116,7 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(
         position=Position(**content["position"]),
         recipe=content["recipe"],
-        tensors=safetensors.load(data),
+        tensors=parse_tensors(data, str(tensors))[0],
         log=content["log"],
         scaler=content["scaler"],
         seconds=content["seconds"],
@@ -145,13 +145,7 @@ def save_weights(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) 
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        tensors: dict[str, Tensor] = safetensors.load(read_bytes(path))
-        return tensors
-    except SafetensorError as error:
-        raise DamagedFile(
-            f"{path} must be a whole safetensors file ({error})", remedy="Restore or remake it."
-        ) from error
+    return read_tensors(path)[0]
 
 
 def packed(tensor: Tensor) -> Tensor:
