@@ -43,7 +43,7 @@ class Standin(nn.Module):
         for b, kernels in enumerate(self.blocks):
             alive = genes.depth[rows, 0] >= b
             for k, kernel in enumerate(kernels):
-                taken = torch.from_numpy(np.flatnonzero(alive & (genes.choice[rows, 0, b] == k)))
+                taken = torch.from_numpy(np.flatnonzero(alive & (genes.choice[rows, 0, b] == k))).to(x.device)
                 if len(taken) > 1:
                     x = x.index_add(0, taken, kernel(x[taken]))
         return self.head(x)
