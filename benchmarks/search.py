@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -31,9 +32,12 @@ from snugnet.costs.table_file import load_table
 from snugnet.fitting.runs import open_run
 from snugnet.nets import Supernet
 from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchMethod, SearchResult, search
-from snugnet.solve import Point, argmax_baseline, enumerate_choices, project
+from snugnet.solve import Point, argmax_baseline, project
 from snugnet.space import parse
 from snugnet.store import read_json, write_json
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from brute_force import enumerate_choices
 
 BCSFW = Bcsfw(steps=120)
 METHODS: dict[str, SearchMethod] = {

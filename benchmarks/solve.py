@@ -42,7 +42,7 @@ from snugnet.solve import (
     project,
     project_alternating,
 )
-from snugnet.solve.milp import programme
+from snugnet.solve.integer import solve_milp
 from snugnet.store import write_json
 
 PAPER_MS = 1.15e-5 * 3600 * 1000  # CPU hours a solve, appendix H
@@ -127,7 +127,7 @@ def time_programmes(seeds: int) -> dict[str, float]:
 
 
 def by_highs(problem: Problem, values: Objective) -> None:
-    assert programme(problem, values, count=1, deadline=time.monotonic() + 60, gap=0.0).choices
+    assert solve_milp(problem, values, count=1, deadline=time.monotonic() + 60, gap=0.0).choices
 
 
 def large() -> dict[str, float]:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from brute_force import enumerate_choices
 from snugnet import units
 from snugnet.budgets import Budget, feasible
 from snugnet.costs.analytic import macs
@@ -21,7 +22,7 @@ from snugnet.errors import (
     TableMismatch,
     UnknownName,
 )
-from snugnet.solve import balanced_start, best_choice, enumerate_choices, project
+from snugnet.solve import balanced_start, best_choice, project
 from snugnet.space.architecture import parse
 from snugnet.space.plan import plan
 from snugnet.space.presets import preset

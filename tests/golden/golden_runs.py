@@ -22,7 +22,7 @@ from snugnet.space.slots import distinct_parts
 from snugnet.store import sha256
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "solve"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "solve")]
 from random_problems import hardcore_shaped, random_point  # noqa: E402
 
 

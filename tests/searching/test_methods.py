@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from brute_force import enumerate_choices
 from snugnet.budgets import Budget, cheapest, dearest, feasible
 from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infeasible, TableMismatch, UnknownName
 from snugnet.evaluate.evaluator import RERANK_TOP_K, evaluated
@@ -18,7 +19,6 @@ from snugnet.searching.choice_effects import ChoiceEffects, corrected, features,
 from snugnet.searching.context import search_context
 from snugnet.searching.feasible_sampler import FeasibleSampler
 from snugnet.searching.objective import RelaxedObjective, fixed_weights
-from snugnet.solve import enumerate_choices
 from snugnet.space import preset, sample
 from snugnet.space.genes import decode
 from snugnet.space.sampling import sample_many

@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from snugnet.solve import Choice, Group, Objective, Point, Problem, ResourceCosts, count_choices, enumerate_choices
+from brute_force import count_choices, enumerate_choices
+from snugnet.solve import Choice, Group, Objective, Point, Problem, ResourceCosts
 
 COSTS = {
     "small whole numbers": lambda rng, n: rng.integers(0, 4, n).astype(float),
@@ -13,7 +14,7 @@ COSTS = {
     "continuous": lambda rng, n: rng.uniform(0.1, 3.0, n),
     "large": lambda rng, n: rng.uniform(1e6, 3e7, n).round(),
 }
-WORTHS = {
+EFFECTS = {
     "small whole numbers": lambda rng, n: rng.integers(-2, 3, n).astype(float),
     "continuous": lambda rng, n: rng.normal(size=n),
     "nothing": lambda rng, n: np.zeros(n),
@@ -42,7 +43,7 @@ def cases(draw, *, budgets=st.integers(0, 3), most=60):
     network = list(enumerate_choices(problem))
     network = network[int(rng.integers(len(network)))]
     limits = {r.name: _limit(problem, r.name, network, draw(st.sampled_from(LIMITS)), rng) for r in resources}
-    effect = WORTHS[draw(st.sampled_from(sorted(WORTHS)))]
+    effect = EFFECTS[draw(st.sampled_from(sorted(EFFECTS)))]
     values = Objective(tuple(effect(rng, n) for n in sizes), tuple(effect(rng, len(g.depths)) for g in problem.groups))
     return problem.with_limits(limits), values, rng
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_problems import cases, random_point
 from scipy.optimize import linprog
 
+from brute_force import best_by_enumeration, enumerate_choices
 from snugnet.solve import (
     Outcome,
     Point,
@@ -16,16 +17,14 @@ from snugnet.solve import (
     balanced_start,
     best_alpha,
     best_beta,
-    best_by_enumeration,
     best_choices,
-    enumerate_choices,
     explain,
     project,
     project_alternating,
     projection_objective,
     shadow_prices,
 )
-from snugnet.solve.milp import programme
+from snugnet.solve.integer import solve_milp
 
 NEAR = 1e-7
 
@@ -55,10 +54,10 @@ def test_integer_optimum_and_feasibility(case):
 @settings(max_examples=150)
 @given(cases())
 def test_the_milp_alone_agrees_too(case):
-    """The road that the sweep leaves open to HiGHS is as exact."""
+    """What the Lagrangian enumeration leaves to HiGHS is as exact."""
     problem, values, _ = case
     truth = best_by_enumeration(problem, values, count=3)
-    got = programme(problem, values, count=3, deadline=np.inf, gap=0.0)
+    got = solve_milp(problem, values, count=3, deadline=np.inf, gap=0.0)
     assert got.proven
     assert all(problem.is_feasible(c) for c in got.choices)
     np.testing.assert_allclose(effects(problem, values, got.choices), effects(problem, values, truth), atol=1e-8)
@@ -161,8 +160,8 @@ def test_linear_programmes_agree_with_scipy_and_are_vertices(case):
         ours = Point(point.alpha, vectors) if which else Point(vectors, point.beta)
         assert problem.is_feasible(ours)
         assert sum(int((v > 0).sum()) - 1 for v in vectors) <= len(problem.limits), "one fractional slot per budget"
-        worth_got = float(effect @ np.concatenate(vectors))
-        assert low - 1e-5 <= worth_got <= high + 1e-5
+        reached = float(effect @ np.concatenate(vectors))
+        assert low - 1e-5 <= reached <= high + 1e-5
 
 
 @settings(max_examples=300)

@@ -20,17 +20,17 @@ from snugnet.solve import (
     project,
     project_alternating,
 )
-from snugnet.solve.milp import programme
+from snugnet.solve.integer import solve_milp
 
 
 @pytest.mark.parametrize("budgets", [1, 2, 3])
-def test_sweep_and_milp_find_the_same_optimum(budgets):
+def test_enumeration_and_milp_find_the_same_optimum(budgets):
     problem, values = hardcore_shaped(budgets, 3, share=0.3)
-    swept = best_choice(problem, values)
-    assert swept.stats["sweep"] == 1.0
-    solved = programme(problem, values, count=1, deadline=np.inf, gap=0.0)
+    enumerated = best_choice(problem, values)
+    assert enumerated.stats["enumerated"] == 1.0
+    solved = solve_milp(problem, values, count=1, deadline=np.inf, gap=0.0)
     assert solved.proven
-    assert problem.value(values, swept.value) == pytest.approx(problem.value(values, solved.choices[0]), abs=1e-8)
+    assert problem.value(values, enumerated.value) == pytest.approx(problem.value(values, solved.choices[0]), abs=1e-8)
 
 
 def test_the_twenty_best_are_different_ordered_and_complete():
@@ -49,7 +49,7 @@ def test_answers_do_not_depend_on_chance():
 
 
 def test_ties_everywhere_are_left_to_the_milp():
-    """All values equal: the sweep cannot tell anything apart and has to hand over."""
+    """All values equal: the enumeration cannot tell anything apart and has to hand over."""
     problem, values = hardcore_shaped(3, 0, share=0.2)
     flat = Objective(tuple(np.zeros(12) for _ in values.options), tuple(np.zeros(3) for _ in values.depths))
     got = best_choice(problem, flat)

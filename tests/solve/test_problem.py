@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from random_problems import cases, hardcore_shaped, random_point
 
+from brute_force import count_choices, enumerate_choices
 from snugnet.errors import BadInput, BadProblem, Infeasible
 from snugnet.solve import (
     Choice,
@@ -16,8 +17,6 @@ from snugnet.solve import (
     ResourceCosts,
     best_choice,
     best_choices,
-    count_choices,
-    enumerate_choices,
     explain,
 )
 
@@ -147,7 +146,7 @@ BAD = {
         lambda: best_choice(
             Problem(groups=(STAGE,), resources=()), Objective((np.array([0, np.nan]), np.zeros(2)), (np.zeros(2),))
         ),
-        "every value must be finite",
+        "every effect must be finite",
     ),
 }
 

@@ -1,10 +1,9 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
-Start at `problem` (what is solved), then `linear`, `integer`, `quadratic`, `frank_wolfe`, `projection`; `infeasible` and
-`prices` explain, `enumeration` is the reference.
+Start at `problem` (what is solved), then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `frank_wolfe` and
+`projection`; `infeasible` explains limits.
 """
 
-from snugnet.solve.enumeration import best_by_enumeration, count_choices, enumerate_choices
 from snugnet.solve.frank_wolfe import (
     Block,
     FrankWolfeResult,
@@ -19,10 +18,9 @@ from snugnet.solve.frank_wolfe import (
     linear_schedule,
     paper_schedule,
 )
-from snugnet.solve.infeasible import Explanation, explain, fits, min_max_utilisation
+from snugnet.solve.infeasible import Explanation, Price, explain, fits, min_max_utilisation, shadow_prices
 from snugnet.solve.integer import best_choice, best_choices
 from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
-from snugnet.solve.prices import Price, shadow_prices
 from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts
 from snugnet.solve.projection import argmax_baseline, project, project_alternating, projection_objective
 from snugnet.solve.quadratic import balanced_start
@@ -53,12 +51,9 @@ __all__ = [
     "balanced_start",
     "best_alpha",
     "best_beta",
-    "best_by_enumeration",
     "best_choice",
     "best_choices",
     "classic_schedule",
-    "count_choices",
-    "enumerate_choices",
     "explain",
     "fits",
     "fixed_schedule",

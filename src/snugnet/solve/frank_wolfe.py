@@ -19,10 +19,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from snugnet.errors import BadInput, BadProblem, Infeasible
-from snugnet.solve.linear import LinearOracle
+from snugnet.solve.linear import Basis, LinearOracle
 from snugnet.solve.problem import TOLERANCE, Floats, Point, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
-from snugnet.solve.warm_simplex import Basis
 
 Block = Literal["alpha", "beta"]
 Gradient = Callable[[Point, Block], tuple[float, Sequence[Floats]]]

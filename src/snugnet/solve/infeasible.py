@@ -1,8 +1,9 @@
-"""Why nothing fits, exactly: which limits conflict, what each could be at least, and the smallest way out.
+"""Why nothing fits, and what a limit is worth: exact statements about limits, decided on whole networks.
 
-Everything is decided on whole networks, not on fractions: the smallest cost of each resource alone is a sum of minima, the
-smallest given the other limits is an integer optimum, and the smallest common factor on all limits is the minimum over
-networks of the largest cost share. If the choice that attains it does not fit, none does.
+The smallest cost of each resource alone is a sum of minima, the smallest given the other limits is an integer optimum, and
+the smallest common factor on all limits is the minimum over networks of the largest cost share: if the choice that attains
+it does not fit, none does. Shadow prices are exact too: the problem is solved again with a limit relaxed; the LP's dual
+price says the same at the margin, of the relaxation, where the integer optimum moves in steps.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from snugnet.solve.integer import best_choice
-from snugnet.solve.joint import HIGHS_FEASIBILITY, joint_model, read_choice
+from snugnet.errors import BadInput
+from snugnet.solve.integer import HIGHS_FEASIBILITY, best_choice, joint_model, read_choice, relax
+from snugnet.solve.linear import quiet_highs
 from snugnet.solve.problem import Choice, Floats, Objective, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
-from snugnet.solve.warm_simplex import quiet_highs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
 
 
 def min_max_utilisation(problem: Problem, *, time_limit: float = 10.0) -> Solution[Choice]:
-    """A network that fits with room to spare in every limit, or the proof that none fits.
+    """A network that fits with something to spare in every limit, or the proof that none fits.
 
     The smallest one if it fits; else the one whose largest cost share is smallest.
     """
@@ -101,8 +102,8 @@ def _share(problem: Problem, choice: Choice) -> float:
 def _least(problem: Problem, name: str, kept: list[str], time_limit: float) -> float:
     """The smallest cost of one resource under the `kept` limits; infinite if those conflict."""
     row = -problem.theta[problem.names.index(name)]
-    values = Objective(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
-    best = best_choice(problem.with_limits({n: problem.limits[n] for n in kept}), values, time_limit=time_limit)
+    objective = Objective(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
+    best = best_choice(problem.with_limits({n: problem.limits[n] for n in kept}), objective, time_limit=time_limit)
     if best.status.outcome is Outcome.INFEASIBLE:
         return float("inf")
     return problem.cost(best.value)[name]
@@ -178,7 +179,7 @@ def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: 
         fitting = [c for c in candidates if problem.is_feasible(c)]
         if fitting:
             return Solution(
-                found=(fitting[0],), status=Status(Outcome.FEASIBLE, "fits; time ran out before a roomier one")
+                found=(fitting[0],), status=Status(Outcome.FEASIBLE, "fits; time ran out before one with more to spare")
             )
         seconds = time.monotonic() - begun
         return Solution(
@@ -186,3 +187,66 @@ def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: 
         )
     best = min(candidates, key=lambda c: (_share(problem, c), c.depths, c.options))
     return Solution(found=(best,), status=Status(Outcome.OPTIMAL, "no network has a smaller largest share"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """One budget at the optimum. Gains are in units of the objective, `dual` per unit of the resource."""
+
+    name: str
+    unit: str
+    limit: float
+    used: float
+    relaxed_by: float  # e.g. 0.05
+    gain: float  # of a limit relaxed by that much: exact
+    gain_if_free: float  # of no limit at all: exact
+    dual: float  # the LP relaxation's price, per unit
+    better: Choice  # the optimum under the relaxed limit
+
+    @property
+    def binding(self) -> bool:
+        return self.gain_if_free > 0
+
+    @property
+    def message(self) -> str:
+        if not self.binding:
+            return f"{self.name} is not binding ({self.used:.6g} of {self.limit:.6g} {self.unit} used)"
+        if self.gain == 0:
+            return (
+                f"{self.relaxed_by:.0%} more {self.name} gains nothing yet; without the limit: {self.gain_if_free:.4g}"
+            )
+        return f"{self.relaxed_by:.0%} more {self.name} gains {self.gain:.4g}"
+
+
+def shadow_prices(
+    problem: Problem, objective: Objective, *, relax_by: float = 0.05, time_limit: float = 10.0
+) -> tuple[Price, ...]:
+    """A `Price` per limit. Raises what `best_choice(...).value` raises if nothing fits."""
+    if not relax_by > 0:
+        raise BadInput("a limit must be relaxed by a positive share", value=relax_by, remedy="Try 0.05.")
+    best = best_choice(problem, objective, time_limit=time_limit).value
+    value, used = problem.value(objective, best), problem.cost(best)
+    relaxed = relax(problem, objective)
+    duals = {} if relaxed is None else dict(zip((problem.names[k] for k in problem.limited), relaxed.prices.tolist()))
+    prices = []
+    for k in problem.limited:
+        resource = problem.resources[k]
+        limit = float(problem.limits[resource.name])
+        wider = problem.with_limits({**problem.limits, resource.name: limit * (1 + relax_by)})
+        free = problem.with_limits({n: v for n, v in problem.limits.items() if n != resource.name})
+        better = best_choice(wider, objective, time_limit=time_limit).value
+        freest = best_choice(free, objective, time_limit=time_limit).value
+        prices.append(
+            Price(
+                name=resource.name,
+                unit=resource.unit,
+                limit=limit,
+                used=used[resource.name],
+                relaxed_by=relax_by,
+                gain=max(problem.value(objective, better) - value, 0.0),
+                gain_if_free=max(problem.value(objective, freest) - value, 0.0),
+                dual=duals.get(resource.name, 0.0),
+                better=better,
+            )
+        )
+    return tuple(prices)

@@ -1,42 +1,54 @@
-"""The joint integer optimum: depths and options together, additive worth, any number of budgets. Exact, with a proof.
+"""The joint integer optimum: depths and options together, additive objective, any number of budgets. Exact, with a proof.
 
-First the sweep over Lagrangian losses (`sweep`), which settles most problems of this shape in milliseconds; what it leaves
-open goes to HiGHS (`milp`) with the sweep's best as a start. Both bound what they have not seen, so every answer has a
-gap. Whatever is returned fits: its exact costs have been summed. The answer does not depend on chance or on the machine,
-unless the time limit stops it.
+    maximise  v'x + u'y
+    x_sc = 1 if slot s runs with option c;   y_gd = 1 if group g has depth d
+    sum_d y_gd = 1,    sum_c x_sc = sum over the depths at which slot s runs of y_gd,    base + t'x <= limit
+
+Because x is zero in an idle slot, the product alpha' Theta beta has become linear and nothing is lost. First the enumeration
+by Lagrangian losses (`lagrangian`), which settles most problems of this shape in milliseconds; what it leaves open goes to
+HiGHS with the best known choice as a start. Both bound what they have not seen, so every answer has a gap. Whatever is
+returned fits: its exact costs have been summed. The answer does not depend on chance or on the machine, unless the time
+limit stops it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import highspy
 import numpy as np
+import scipy.sparse as sp
 
 from snugnet.errors import BadInput
-from snugnet.solve.greedy import greedy
-from snugnet.solve.joint import relax
-from snugnet.solve.milp import programme
-from snugnet.solve.problem import Choice, Objective, Problem
+from snugnet.solve.lagrangian import EnumerationResult, LagrangianEnumeration
+from snugnet.solve.linear import quiet_highs
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Objective, Problem
 from snugnet.solve.solution import Outcome, Solution, Status
-from snugnet.solve.sweep import Sweep, Swept
 
-_SWEEP_SHARE: Final = 0.25  # of the time limit
+HIGHS_FEASIBILITY: Final = 1e-10  # HiGHS's finest
+_ENUMERATION_SHARE: Final = 0.25  # of the time limit
+_COST_CAP: Final = 10.0  # limits; see `joint_model`
+_MISFITS: Final = 1000
 _CLOSED: Final = 1e-8  # relative; the accuracy of the bounds
 
 
-def best_choice(problem: Problem, values: Objective, *, time_limit: float = 10.0, gap: float = 0.0) -> Solution[Choice]:
-    """The choice of greatest worth that meets every limit; see `best_choices`."""
-    return best_choices(problem, values, count=1, time_limit=time_limit, gap=gap)
+def best_choice(
+    problem: Problem, objective: Objective, *, time_limit: float = 10.0, gap: float = 0.0
+) -> Solution[Choice]:
+    """The choice of the greatest objective that meets every limit; see `best_choices`."""
+    return best_choices(problem, objective, count=1, time_limit=time_limit, gap=gap)
 
 
 def best_choices(
-    problem: Problem, values: Objective, *, count: int, time_limit: float = 10.0, gap: float = 0.0
+    problem: Problem, objective: Objective, *, count: int, time_limit: float = 10.0, gap: float = 0.0
 ) -> Solution[Choice]:
     """The `count` best different choices, best first, in `.found` (fewer only if fewer fit, or time ran out).
 
     `time_limit` is in seconds; `gap` is the relative distance from the optimum at which the first may stop being improved.
-    Stats: value, bound (on any choice), gap, seconds, sweep (1 if the sweep alone proved it).
+    Stats: value, bound (on any choice), gap, seconds, enumerated (1 if the enumeration alone proved it).
     """
     if count < 1 or not time_limit > 0 or not 0 <= gap < 1:
         raise BadInput(
@@ -45,39 +57,42 @@ def best_choices(
             remedy="Use e.g. count=1, time_limit=10, gap=0.",
         )
     begun = time.monotonic()
-    relaxed = relax(problem, values)
+    relaxed = relax(problem, objective)
     if relaxed is None:
         return Solution(found=(), status=Status(Outcome.INFEASIBLE, _nothing_fits(problem)))
     if gap > 0 and count == 1:  # a rounded relaxation is often near enough, in milliseconds
-        quick = greedy(problem, values, relaxed.rounded)
-        effect = problem.value(values, quick)
-        if problem.is_feasible(quick) and _gap(effect, relaxed.bound) <= gap:
-            return _report(problem, (quick,), effect, relaxed.bound, count, False, begun, sweep=False)
-    swept = Sweep(problem, values, relaxed.prices, count=count, deadline=begun + time_limit * _SWEEP_SHARE).run()
-    known = _known(problem, values, swept, relaxed.rounded, count)
-    best = problem.value(values, known[0]) if known else -np.inf
-    bound = max(swept.bound, best) if swept.proven else max(min(swept.bound, relaxed.bound), best)
-    if swept.proven or (len(known) >= count and _gap(best, bound) <= gap and gap > 0):
-        return _report(problem, known, best, bound, count, swept.proven, begun, sweep=True)
-    solved = programme(problem, values, count=count, deadline=begun + time_limit, gap=gap, known=known)
+        quick = greedy(problem, objective, relaxed.rounded)
+        value = problem.value(objective, quick)
+        if problem.is_feasible(quick) and _gap(value, relaxed.bound) <= gap:
+            return _report(problem, (quick,), value, relaxed.bound, count, False, begun, by_enumeration=False)
+    until = begun + time_limit * _ENUMERATION_SHARE
+    enumerated = LagrangianEnumeration(problem, objective, relaxed.prices, count=count, deadline=until).run()
+    known = _known(problem, objective, enumerated, relaxed.rounded, count)
+    best = problem.value(objective, known[0]) if known else -np.inf
+    bound = max(enumerated.bound, best) if enumerated.proven else max(min(enumerated.bound, relaxed.bound), best)
+    if enumerated.proven or (len(known) >= count and _gap(best, bound) <= gap and gap > 0):
+        return _report(problem, known, best, bound, count, enumerated.proven, begun, by_enumeration=True)
+    solved = solve_milp(problem, objective, count=count, deadline=begun + time_limit, gap=gap, known=known)
     bound = max(min(bound, solved.bound), best)
     if solved.proven and (len(solved.choices) == count or solved.exhausted):
         chosen = solved.choices
     else:
         merged = {*known, *solved.choices}
-        chosen = tuple(sorted(merged, key=lambda c: (-problem.value(values, c), c.depths, c.options))[:count])
-    value = problem.value(values, chosen[0]) if chosen else -np.inf
-    return _report(problem, chosen, value, max(bound, value), count, solved.proven, begun, sweep=False)
+        chosen = tuple(sorted(merged, key=lambda c: (-problem.value(objective, c), c.depths, c.options))[:count])
+    value = problem.value(objective, chosen[0]) if chosen else -np.inf
+    return _report(problem, chosen, value, max(bound, value), count, solved.proven, begun, by_enumeration=False)
 
 
-def _known(problem: Problem, values: Objective, swept: Swept, rounded: Choice, count: int) -> tuple[Choice, ...]:
-    """What the sweep saw; if that proves nothing, also a rounding and light networks: time must not run out on nothing."""
-    if swept.proven:
-        return swept.choices
-    repaired = greedy(problem, values, rounded)
-    light = [repaired, problem.smallest(), *(problem.cheapest(name) for name in problem.limits)]
-    fitting = {*swept.choices, *(c for c in light if problem.is_feasible(c))}
-    return tuple(sorted(fitting, key=lambda c: (-problem.value(values, c), c.depths, c.options))[:count])
+def _known(
+    problem: Problem, objective: Objective, enumerated: EnumerationResult, rounded: Choice, count: int
+) -> tuple[Choice, ...]:
+    """What was enumerated; if that proves nothing, also a rounding and small networks: time must not run out on nothing."""
+    if enumerated.proven:
+        return enumerated.choices
+    repaired = greedy(problem, objective, rounded)
+    small = [repaired, problem.smallest(), *(problem.cheapest(name) for name in problem.limits)]
+    fitting = {*enumerated.choices, *(c for c in small if problem.is_feasible(c))}
+    return tuple(sorted(fitting, key=lambda c: (-problem.value(objective, c), c.depths, c.options))[:count])
 
 
 def _gap(value: float, bound: float) -> float:
@@ -99,10 +114,10 @@ def _report(
     proven: bool,
     begun: float,
     *,
-    sweep: bool,
+    by_enumeration: bool,
 ) -> Solution[Choice]:
     distance = _gap(value, bound)
-    stats = {"seconds": time.monotonic() - begun, "sweep": float(sweep)}
+    stats = {"seconds": time.monotonic() - begun, "enumerated": float(by_enumeration)}
     if chosen:
         stats |= {"value": value, "bound": bound, "gap": distance}
     if chosen and proven and distance <= _CLOSED:
@@ -119,3 +134,200 @@ def _report(
             Outcome.UNDECIDED, "time ran out before a fitting choice was found or excluded; allow more time"
         )
     return Solution(found=chosen, status=status, stats=stats)
+
+
+def joint_model(problem: Problem, minimised: Floats, *, integer: bool, cap: float = _COST_CAP) -> highspy.HighsLp:
+    """The model of the first lines, minimising `minimised` [N + M]. Budget rows come first, each in units of its limit.
+
+    Their right-hand side has half of TOLERANCE added: with HiGHS at its finest tolerance an architecture exactly at the
+    limit is never lost, and whatever is let in still fits within TOLERANCE. Option costs are cut at `cap` limits: such an
+    option is out either way, and enormous coefficients would only cost the solver its accuracy.
+    """
+    n, m, limited = len(problem.option_slot), problem.runs.shape[1], problem.limited
+    slots, groups = len(problem.slot_sizes), len(problem.groups)
+    scale = problem.limit_scale
+    choose = sp.csr_matrix((np.ones(n), (problem.option_slot, np.arange(n))), shape=(slots, n))
+    depth_group = np.repeat(np.arange(groups), problem.depth_sizes)
+    simplex = sp.csr_matrix((np.ones(m), (depth_group, np.arange(m))), shape=(groups, m))
+    shares = problem.theta[limited] / scale[:, None]
+    budgets = sp.csr_matrix(np.minimum(shares, cap)) if len(limited) else sp.csr_matrix((0, n))
+    matrix = sp.block_array([[budgets, None], [choose, sp.csr_matrix(-problem.runs)], [None, simplex]], format="csc")
+    room = (problem.limit - problem.base[limited]) / scale + np.where(problem.limit > 0, TOLERANCE / 2, 0.0)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = n + m, len(limited) + slots + groups
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = minimised, np.zeros(n + m), np.ones(n + m)
+    lp.row_lower_ = np.concatenate([np.full(len(limited), -np.inf), np.zeros(slots), np.ones(groups)])
+    lp.row_upper_ = np.concatenate([room, np.zeros(slots), np.ones(groups)])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    if integer:
+        lp.integrality_ = [highspy.HighsVarType.kInteger] * (n + m)
+    return lp
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """The joint LP: a bound on every choice, the price of each limit, and its optimum rounded to the smaller side."""
+
+    bound: float
+    prices: Floats  # [limited] objective per unit, >= 0
+    rounded: Choice  # nearly optimal where it fits, which it mostly does: few slots of a vertex are fractional
+
+
+def relax(problem: Problem, objective: Objective) -> Relaxation | None:
+    """Solve the LP relaxation; None means that not even fractions fit."""
+    flat = problem.flat_objective(objective)
+    magnitude = max(float(np.abs(flat).max()), 1e-300)
+    highs = quiet_highs(solver="simplex", presolve="off", primal_feasibility_tolerance=HIGHS_FEASIBILITY)
+    highs.passModel(joint_model(problem, -flat / magnitude, integer=False))
+    highs.run()
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return None
+    if status != highspy.HighsModelStatus.kOptimal:
+        raise ArithmeticError(f"HiGHS left an LP of {len(flat)} columns as {highs.modelStatusToString(status)}")
+    solution = highs.getSolution()
+    duals = np.array(solution.row_dual[: len(problem.limited)])
+    prices = np.maximum(-duals, 0.0) * magnitude / problem.limit_scale
+    rounded = _to_the_smaller_side(problem, np.array(solution.col_value))
+    return Relaxation(-highs.getInfo().objective_function_value * magnitude, prices, rounded)
+
+
+def _to_the_smaller_side(problem: Problem, columns: Floats) -> Choice:
+    """Of everything that carries weight, the shallowest depth and the smallest option."""
+    n = len(problem.option_slot)
+    depths = [
+        min((d for d, y in zip(g.depths, ys) if y > 1e-6), default=min(g.depths))
+        for g, ys in zip(problem.groups, problem.split_beta(columns[n:]))
+    ]
+    load = np.where(columns[:n] > 1e-6, problem.load(), np.inf)
+    return problem.choice([int(np.argmin(part)) for part in problem.split_alpha(load)], depths)
+
+
+def read_choice(problem: Problem, column_values: Floats) -> Choice:
+    """The choice that an integer solution of the joint model stands for."""
+    n = len(problem.option_slot)
+    options = [int(np.argmax(x)) for x in problem.split_alpha(column_values[:n])]
+    picks = [int(np.argmax(y)) for y in problem.split_beta(column_values[n:])]
+    return problem.choice(options, [g.depths[i] for g, i in zip(problem.groups, picks)])
+
+
+def columns_of(problem: Problem, choice: Choice) -> list[int]:
+    """The columns of x and y that are one for this choice."""
+    n = len(problem.option_slot)
+    columns = [int(problem.slot_starts[s]) + choice.options[s] for s in problem.running(choice)]
+    return columns + [
+        n + int(start) + g.depths.index(d) for start, g, d in zip(problem.depth_starts, problem.groups, choice.depths)
+    ]
+
+
+@dataclass(frozen=True)
+class MilpResult:
+    """Choices best first; `proven` best; `bound` on all others; `exhausted` if no further choice fits."""
+
+    choices: tuple[Choice, ...]
+    proven: bool
+    bound: float
+    exhausted: bool
+
+
+def solve_milp(
+    problem: Problem, objective: Objective, *, count: int, deadline: float, gap: float, known: Sequence[Choice] = ()
+) -> MilpResult:
+    """The `count` best choices by repeated MILPs with cuts; `known` fitting choices warm-start the first.
+
+    What HiGHS returns is believed only after the exact costs were summed. A choice that its tolerances let through although
+    it does not fit is cut off like one that was already handed out, and the search goes on.
+    """
+    flat = problem.flat_objective(objective)
+    magnitude = max(float(np.abs(flat).max()), 1e-300)
+    highs = quiet_highs(
+        mip_feasibility_tolerance=HIGHS_FEASIBILITY,
+        primal_feasibility_tolerance=HIGHS_FEASIBILITY,
+        mip_rel_gap=gap,
+        mip_abs_gap=1e-10,
+    )
+    highs.passModel(joint_model(problem, -flat / magnitude, integer=True))
+    found: list[Choice] = []
+    bound, misfits = float("inf"), 0
+    while len(found) < count and misfits <= _MISFITS:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return MilpResult(tuple(found), False, bound, False)
+        _start_from(highs, problem, [c for c in known if c not in found])
+        highs.setOptionValue("time_limit", max(left, 0.01))  # counted per run
+        highs.run()
+        status = highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return MilpResult(tuple(found), True, problem.value(objective, found[0]) if found else -np.inf, True)
+        if not found and not misfits:
+            bound = -highs.getInfo().mip_dual_bound * magnitude
+        solution = highs.getSolution()
+        if not solution.value_valid:
+            return MilpResult(tuple(found), False, bound, False)
+        choice = read_choice(problem, _rounded(solution.col_value))
+        if problem.is_feasible(choice):
+            found.append(choice)
+            if status != highspy.HighsModelStatus.kOptimal:
+                return MilpResult(tuple(found), False, bound, False)
+        else:
+            misfits += 1
+        _cut_off(highs, problem, choice)
+    return MilpResult(tuple(found), misfits <= _MISFITS, bound, False)
+
+
+def _rounded(columns: Sequence[float]) -> Floats:
+    return np.round(np.array(columns))
+
+
+def _start_from(highs: highspy.Highs, problem: Problem, known: Sequence[Choice]) -> None:
+    if known:
+        columns = np.array(columns_of(problem, known[0]), np.int32)
+        x = np.zeros(highs.getNumCol())
+        x[columns] = 1.0
+        highs.setSolution(len(x), np.arange(len(x), dtype=np.int32), x)
+
+
+def _cut_off(highs: highspy.Highs, problem: Problem, choice: Choice) -> None:
+    """Forbid exactly this choice: not all of its ones together (a choice is determined by its running slots and depths)."""
+    columns = np.array(columns_of(problem, choice), np.int32)
+    highs.addRow(-np.inf, len(columns) - 1.0, len(columns), columns, np.ones(len(columns)))
+
+
+def greedy(problem: Problem, objective: Objective, choice: Choice) -> Choice:
+    """One change at a time, depths as they are: a first answer, so that a time limit does not find nothing. Not proven.
+
+    While over a budget, the change that saves most excess per effect lost; then the one that gains most per load.
+    """
+    for _ in range(4 * len(problem.option_slot)):
+        step = _best_change(problem, objective, choice)
+        if step is None:
+            break
+        choice = step
+    return choice
+
+
+def _best_change(problem: Problem, objective: Objective, choice: Choice) -> Choice | None:
+    slots, effect, load = problem.option_slot, problem.flat_alpha(objective.options), problem.load()
+    now = (problem.slot_starts + np.array(choice.options))[slots]
+    gain, heavier = effect - effect[now], load - load[now]
+    costs = problem.theta[problem.limited] / problem.limit_scale[:, None]
+    excess = problem.excess(choice) / problem.limit_scale
+    after = excess[:, None] + costs - costs[:, now]
+    rate: Floats
+    if problem.is_feasible(choice):
+        allowed = (after <= 0).all(axis=0) & (gain > 0)
+        rate = gain / np.maximum(heavier, 1e-12)
+    else:
+        saved = np.maximum(excess, 0.0).sum() - np.maximum(after, 0.0).sum(axis=0)
+        allowed = saved > 1e-12
+        rate = saved / np.maximum(-gain, 1e-12)
+    running = np.zeros(len(problem.slot_sizes), bool)
+    running[problem.running(choice)] = True
+    rate = np.where(allowed & running[slots], rate, 0.0)
+    best = int(np.argmax(rate))
+    if rate[best] <= 0:
+        return None
+    options = list(choice.options)
+    options[slots[best]] = best - int(problem.slot_starts[slots[best]])
+    return problem.choice(options, choice.depths)

@@ -6,7 +6,7 @@ resource costs the same bilinear form of it,
 
     cost(alpha, beta) = base + alpha' Theta beta,      (Theta beta)_sc = t_sc * P(slot s runs)
 
-which is linear in alpha at fixed beta and the other way round: all solvers in this room live on that. Numbers only: what
+which is linear in alpha at fixed beta and the other way round: all solvers of this package live on that. Numbers only: what
 an option is, and what it is good for, is known elsewhere.
 """
 
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 TOLERANCE: Final = 1e-9
-"""A cost fits when it is at most `limit * (1 + TOLERANCE)`: room for the rounding of sums in float64, and for nothing else.
+"""A cost fits when it is at most `limit * (1 + TOLERANCE)`: an allowance for rounding of sums in float64 and nothing else.
 A limit computed as an architecture's own cost therefore always admits that architecture."""
 
 _SUM_TOLERANCE: Final = 1e-9
@@ -70,7 +70,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Additive worth to be maximised: `options[s][c]` if slot s runs with c, `depths[g][i]` for group g's i-th depth."""
+    """Additive effects to be maximised: `options[s][c]` if slot s runs with c, `depths[g][i]` for group g's i-th depth."""
 
     options: tuple[Floats, ...]
     depths: tuple[Floats, ...]
@@ -190,6 +190,14 @@ class Problem:
     def flat_beta(self, beta: Sequence[Floats]) -> Floats:
         return _joined(beta, self.depth_sizes, "beta")
 
+    def flat_objective(self, objective: Objective) -> Floats:
+        """[N + M] the effects of flat options and flat depths, checked."""
+        flat = np.concatenate([self.flat_alpha(objective.options), self.flat_beta(objective.depths)])
+        if not np.isfinite(flat).all():
+            bad = float(flat[~np.isfinite(flat)][0])
+            raise BadProblem("every effect must be finite", value=bad, remedy="Look for NaN in what estimated it.")
+        return flat
+
     def split_alpha(self, flat: Floats) -> tuple[Floats, ...]:
         return tuple(np.split(flat, self.slot_starts[1:]))
 
@@ -278,10 +286,10 @@ class Problem:
             tuple(np.full(n, 1.0 / n) for n in self.slot_sizes), tuple(np.full(n, 1.0 / n) for n in self.depth_sizes)
         )
 
-    def value(self, values: Objective, choice: Choice) -> float:
-        """The additive worth of a choice, correctly rounded."""
-        parts = [values.options[s][choice.options[s]] for s in self.running(choice)]
-        parts += [v[g.depths.index(d)] for v, g, d in zip(values.depths, self.groups, choice.depths)]
+    def value(self, objective: Objective, choice: Choice) -> float:
+        """The sum of the effects of what a choice runs, correctly rounded."""
+        parts = [objective.options[s][choice.options[s]] for s in self.running(choice)]
+        parts += [v[g.depths.index(d)] for v, g, d in zip(objective.depths, self.groups, choice.depths)]
         return math.fsum(parts)
 
     def least(self, weights: Floats) -> Choice:

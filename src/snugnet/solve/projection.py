@@ -1,4 +1,4 @@
-"""From a relaxed point to a network: the credit of what is chosen, as large as the budgets allow (HardCoRe-NAS, eq. 13).
+"""From a relaxed point to a network: what is chosen as probable as the budgets allow (HardCoRe-NAS, eq. 13).
 
     maximise  alpha' alpha* + beta' beta*      over networks (alpha, beta) within every budget
 
@@ -26,7 +26,7 @@ _ROUNDINGS: Final = 4096
 
 
 def projection_objective(problem: Problem, point: Point) -> Objective:
-    """The joint objective of eq. (13) as additive values.
+    """The joint objective of eq. (13) as additive effects.
 
     An idle slot takes its most probable option for free, so a slot that runs is charged for what it gives up against that:
     depth is neither rewarded nor punished by the number of slots it brings along.
@@ -35,7 +35,7 @@ def projection_objective(problem: Problem, point: Point) -> Objective:
 
 
 def project(problem: Problem, point: Point, *, time_limit: float = 10.0) -> Solution[Choice]:
-    """The network of greatest credit within every budget: exact, depths and options jointly."""
+    """The network of greatest probability within every budget: exact, depths and options jointly."""
     return best_choice(problem, projection_objective(problem, point), time_limit=time_limit)
 
 
@@ -96,6 +96,6 @@ def _rounded(problem: Problem, objective: Objective, alpha: Floats, depths: tupl
             best = min(fitting, key=lambda c: (-problem.value(objective, c), c.options))
             return Solution(found=(best,), status=Status(Outcome.FEASIBLE, "a rounding of the vertex fits"))
     groups = tuple(replace(g, depths=(d,)) for g, d in zip(problem.groups, depths))
-    values = Objective(objective.options, tuple(np.zeros(1) for _ in groups))
-    here = best_choice(replace(problem, groups=groups), values)
+    at_depths = Objective(objective.options, tuple(np.zeros(1) for _ in groups))
+    here = best_choice(replace(problem, groups=groups), at_depths)
     return here if here.ok else best_choice(problem, objective)

@@ -1,15 +1,15 @@
-"""All choices within a given distance of the best, exactly: a sweep over Lagrangian losses.
+"""All choices within a given distance of the best, exactly: enumeration by Lagrangian losses.
 
 Put a price lambda >= 0 on every budget. Each option then loses a known amount against the best one of its slot, each depth
 against the best one of its group, and for every choice that fits
 
-    worth = L - (sum of its losses) - lambda' (unused budget),        L = the Lagrangian bound.
+    objective = L - (sum of its losses) - lambda' (unused budget),        L = the Lagrangian bound.
 
-So a choice worth at least L - Delta has losses of at most Delta in all: few options qualify, few combinations of them, and
-all of those can be listed. The sweep lists them for a growing Delta until the wanted number is found; what was not listed
-is worth less than L - Delta, which is the proof. Lists of slots are merged into two halves, and the halves are joined
+So a choice of at least L - Delta has losses of at most Delta in all: few options qualify, few combinations of them, and
+all of those can be listed. They are listed for a growing Delta until the number asked for is there; what was not listed
+is below L - Delta, which is the proof. Lists of slots are merged into two halves, and the halves are joined
 through whichever sorted order leaves fewest pairs. With the LP's prices Delta is tiny and this takes milliseconds where a
-general solver takes a second. Ties can make the lists explode: the sweep then stops, says so, and leaves its bound.
+general solver takes a second. Ties can make the lists explode: the enumeration then stops, says so, and leaves its bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from snugnet.solve.joint import flat_values
 from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Objective, Problem
 
 _LIST_CAP: Final = 400_000
@@ -37,8 +36,8 @@ class _TooMany(Exception):
 
 
 @dataclass(frozen=True)
-class Swept:
-    """The best choices seen, best first; `proven` if no unseen one beats the last; `bound`: no unseen one is worth more."""
+class EnumerationResult:
+    """The best choices seen, best first; `proven` if no unseen one beats the last; `bound` on all unseen ones."""
 
     choices: tuple[Choice, ...]
     proven: bool
@@ -81,12 +80,12 @@ class _List:
             self.origin = (self.origin[0][rows], self.origin[1][rows])
 
 
-class Sweep:
-    """The sweep of one problem, one set of values and one vector of prices; `run` may be called once."""
+class LagrangianEnumeration:
+    """The enumeration for one problem, one objective and one vector of prices; `run` may be called once."""
 
-    def __init__(self, problem: Problem, values: Objective, prices: Floats, *, count: int, deadline: float) -> None:
-        self._problem, self._values, self._count, self._deadline = problem, values, count, deadline
-        flat = flat_values(problem, values)
+    def __init__(self, problem: Problem, objective: Objective, prices: Floats, *, count: int, deadline: float) -> None:
+        self._problem, self._objective, self._count, self._deadline = problem, objective, count, deadline
+        flat = problem.flat_objective(objective)
         n = len(problem.option_slot)
         self._prices = prices
         self._limit = problem.limit * (1 + TOLERANCE)
@@ -95,14 +94,14 @@ class Sweep:
         effect = flat[:n] - prices @ self._theta
         best = np.maximum.reduceat(effect, problem.slot_starts)
         self._option_loss = best[problem.option_slot] - effect
-        depth_worth = flat[n:] + best @ problem.runs
-        top = np.maximum.reduceat(depth_worth, problem.depth_starts)
-        self._depth_loss = np.repeat(top, problem.depth_sizes) - depth_worth
+        depth_effect = flat[n:] + best @ problem.runs
+        top = np.maximum.reduceat(depth_effect, problem.depth_starts)
+        self._depth_loss = np.repeat(top, problem.depth_sizes) - depth_effect
         self.bound = float(prices @ (self._limit - self._base) + top.sum())
         scale = float(np.abs(effect).max() + np.abs(flat).max())
         self._rounding = _ROUNDING * max(scale, abs(self.bound), 1e-300)
 
-    def run(self) -> Swept:
+    def run(self) -> EnumerationResult:
         """Widen Delta until `count` choices are proven best, everything is listed, or the lists grow too long."""
         widest = self._widest()
         delta = min(self._first_delta(), widest)
@@ -110,22 +109,22 @@ class Sweep:
         seen: dict[Choice, float] = {}
         while True:
             try:
-                seen.update((c, self._problem.value(self._values, c)) for c in self._within(delta))
+                seen.update((c, self._problem.value(self._objective, c)) for c in self._within(delta))
             except _TooMany:
-                return Swept(self._ranked(seen), False, bound)
+                return EnumerationResult(self._ranked(seen), False, bound)
             bound = min(bound, self.bound - delta + self._rounding)
             ranked = self._ranked(seen)
             if delta >= widest:
-                return Swept(ranked, True, seen[ranked[0]] if ranked else bound)
+                return EnumerationResult(ranked, True, seen[ranked[0]] if ranked else bound)
             if len(ranked) >= self._count and seen[ranked[self._count - 1]] >= bound:
-                return Swept(ranked, True, max(bound, seen[ranked[0]]))
+                return EnumerationResult(ranked, True, max(bound, seen[ranked[0]]))
             delta = max(delta * 1.6, self._rounding)
             if len(ranked) >= self._count:  # no need to look past what the known ones require
                 delta = min(delta, self.bound - seen[ranked[self._count - 1]] + 2 * self._rounding)
             delta = min(delta, widest)
 
     def _ranked(self, seen: dict[Choice, float]) -> tuple[Choice, ...]:
-        """Best first; equal worth in the order of depths and options, so that the answer is one."""
+        """Best first; equal ones in the order of depths and options, so that the answer is one."""
         order = sorted(seen, key=lambda c: (-seen[c], c.depths, c.options))
         return tuple(order[: self._count])
 
@@ -154,7 +153,7 @@ class Sweep:
     # --- listing everything within delta ----------------------------------------------------------------------------------
 
     def _within(self, delta: float) -> list[Choice]:
-        """Every choice that fits and is worth at least L - delta (and some that are worth a little less)."""
+        """Every choice that fits and reaches at least L - delta (and some that are a little below)."""
         units = self._units(delta)
         if any(not len(u.loss) for u in units):
             return []
@@ -312,7 +311,7 @@ def _union(lists: list[_List], budgets: int) -> _List:
 
 
 def _undominated(worse: Floats, cost: Floats) -> Ints:
-    """Rows that no other row beats in worth and in every cost (one budget), or does not equal in all (several)."""
+    """Rows that no other row beats in objective and in every cost (one budget), or does not equal in all (several)."""
     if len(cost) == 0:
         return np.array([int(np.argmin(worse))])
     if len(cost) == 1:

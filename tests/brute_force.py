@@ -32,7 +32,7 @@ def enumerate_choices(problem: Problem, *, at_most: int = 1_000_000) -> Iterator
             yield Choice(options, depths)
 
 
-def best_by_enumeration(problem: Problem, values: Objective, *, count: int = 1) -> list[Choice]:
-    """The `count` best fitting choices, best first (fewer if fewer fit); equal worth in order of depths and options."""
+def best_by_enumeration(problem: Problem, objective: Objective, *, count: int = 1) -> list[Choice]:
+    """The `count` best fitting choices, best first (fewer if fewer fit); equal ones in order of depths and options."""
     fitting = [c for c in enumerate_choices(problem) if problem.is_feasible(c)]
-    return sorted(fitting, key=lambda c: (-problem.value(values, c), c.depths, c.options))[:count]
+    return sorted(fitting, key=lambda c: (-problem.value(objective, c), c.depths, c.options))[:count]
