@@ -165,7 +165,7 @@ def broken_by_argmax(bench: Bench, budgets: list[dict[str, str]]) -> dict[str, f
         details = bench.search(BARE, budget).details
         alpha = tuple(np.array(row) for stage in details["alpha"] for row in stage)
         point = Point(alpha, tuple(np.array(row) for row in details["beta"]))
-        limit = inside.limits.effective_limits["latency"]
+        limit = inside.limits["latency"].effective
         cost = inside.problem.cost
         over.append(float(cost(argmax_baseline(inside.problem, point))["latency"] / limit - 1))
         ours.append(float(cost(project(inside.problem, point).value)["latency"] / limit - 1))

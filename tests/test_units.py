@@ -85,3 +85,14 @@ def test_every_error_carries_rule_value_remedy():
         assert error.value == "40"
         assert error.remedy
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", units.RESOURCES)
+@given(value=st.floats(1e-3, 1e15))
+def test_what_is_written_is_read_again(name, value):
+    assert units.parse(units.write(value, f"{name}@phone", 12), name) == pytest.approx(value, rel=1e-11)
+
+
+def test_a_former_name_is_answered_with_the_new_one():
+    with pytest.raises(SnugnetError, match="'model_size'"):
+        units.resource("weights")

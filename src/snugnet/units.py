@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from snugnet.errors import BadUnit, UnknownName
+from snugnet.errors import BadInput, BadUnit, UnknownName
 
 _SI: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -61,12 +61,16 @@ RESOURCES: Final[dict[str, Resource]] = {
 }
 """latency (ms), macs, params, model_size (bytes of the stored weights), memory (bytes of peak activations, batch 1)."""
 
+_FORMER_NAMES: Final = {"weights": "model_size"}
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
 
 
 def resource(name: str) -> Resource:
     """The resource called `name`; "latency@phone" is latency on a device of that label."""
     base = name.split("@")[0]
+    if base in _FORMER_NAMES:
+        new = _FORMER_NAMES[base]
+        raise BadInput("a resource must be called by its name", value=base, remedy=f"It is {new!r} since 0.2.")
     if base not in RESOURCES:
         raise UnknownName("a resource", base, RESOURCES)
     return RESOURCES[base]
@@ -114,6 +118,13 @@ def show(value: float, resource_name: str) -> str:
         return _scaled(value, prefixes, "MACs")
     scaled = _scaled(value, prefixes, "")
     return scaled if scaled[-1].isalpha() else scaled + "params"
+
+
+def write(value: float, resource_name: str, digits: int = 6) -> str:
+    """`value` in the resource's base unit as text that `parse` takes back to that many digits: 0.4203125 -> "0.420313ms"."""
+    what = resource(resource_name)
+    unit = next(unit for unit, size in what.units.items() if size == 1.0)
+    return f"{value:.{digits}g}{unit}"
 
 
 def _scaled(value: float, prefixes: dict[str, float], word: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from brute_force import enumerate_choices
 from snugnet import units
-from snugnet.budgets import Budget, feasible
+from snugnet.budgets import Budget, dearest, feasible, limits_of
 from snugnet.costs.analytic import macs
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.errors import (
@@ -151,7 +151,7 @@ def test_percentages_are_of_the_largest_network_by_the_same_table():
     for name in ("macs", "params", "memory"):
         table = exact_table(SMALL, name)
         largest = max(table.of_network(plan(a, SMALL)) for a in networks)
-        assert feasible(SMALL, [], {name: "100%"}).limits.effective_limits[name] == largest
+        assert feasible(SMALL, [], {name: "100%"}).limits[name].effective == largest
 
 
 def test_two_devices():
@@ -183,12 +183,12 @@ def test_no_budget_at_all():
 
 def test_margin_and_tightening_come_off_the_limit():
     table = latency(SMALL, margin=0.25)
-    assert feasible(SMALL, table, Budget(latency="10ms")).limits.effective_limits["latency"] == pytest.approx(8.0)
-    assert feasible(SMALL, table, Budget(latency="10ms"), margin=False).limits.effective_limits[
-        "latency"
-    ] == pytest.approx(10.0)
+    assert feasible(SMALL, table, Budget(latency="10ms")).limits["latency"].effective == pytest.approx(8.0)
+    assert feasible(SMALL, table, Budget(latency="10ms"), margin=False).limits["latency"].effective == pytest.approx(
+        10.0
+    )
     found = feasible(SMALL, table, Budget(latency="10ms"), tighten={"latency": 0.5})
-    assert found.limits.effective_limits["latency"] == pytest.approx(4.0)
+    assert found.limits["latency"].effective == pytest.approx(4.0)
 
 
 def test_refusals_say_what_would_do():
@@ -256,3 +256,21 @@ def test_points_spread_over_the_whole_space():
 def test_no_torch():
     code = "import sys, snugnet.budgets, snugnet.solve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_limit_knows_its_amounts_its_table_and_its_device():
+    phone = {"device": "a phone", "threads": "2"}
+    origin = {"kind": "measured", "device": phone, "calibration": {"margin": 0.25}}
+    table = CostTable(resource="latency", costs=dict(exact_table(SMALL, "macs").costs), origin=origin)
+    limits = limits_of(
+        SMALL, {"latency@phone": table}, {"latency@phone": "50%", "params": "1M"}, tighten={"params": 0.5}
+    )
+    limit = limits["latency@phone"]
+    assert (limit.label, limit.device, limits["params"].device) == ("phone", phone, None)
+    assert limit.asked == pytest.approx(dearest(SMALL, table).cost / 2)
+    assert limit.effective == pytest.approx(limit.asked / 1.25)
+    assert (limits["params"].asked, limits["params"].effective) == (1e6, 5e5)
+    assert limit.admits(limit.effective) and not limit.admits(limit.asked)
+    promise = limits.absolute()
+    assert promise["params"] == "1M"
+    assert promise.amount("latency@phone", 0.0) == pytest.approx(limit.asked, rel=1e-5)

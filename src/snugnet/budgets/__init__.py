@@ -3,6 +3,6 @@
 from snugnet.budgets.budget import Budget
 from snugnet.budgets.extremes import Extreme, cheapest, dearest
 from snugnet.budgets.feasible import FeasibleSet, feasible
-from snugnet.budgets.limits import Limits, limits_of
+from snugnet.budgets.limits import Limit, Limits, limits_of
 
-__all__ = ["Budget", "Extreme", "FeasibleSet", "Limits", "cheapest", "dearest", "feasible", "limits_of"]
+__all__ = ["Budget", "Extreme", "FeasibleSet", "Limit", "Limits", "cheapest", "dearest", "feasible", "limits_of"]

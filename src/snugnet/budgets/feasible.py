@@ -156,12 +156,12 @@ def feasible(
     arranged = slots(space)
     limits = limits_of(space, tables, budget, margin=margin, tighten=tighten)
     peaks = {name: table for name, table in limits.tables.items() if table.combine == "max"}
-    kept, depths = _what_memory_leaves(space, arranged, peaks, limits.effective_limits)
+    kept, depths = _what_memory_leaves(space, arranged, peaks, limits.effective)
     sums = {name: table for name, table in limits.tables.items() if name not in peaks}
-    problem = _problem(arranged, sums, kept, depths, limits.effective_limits)
+    problem = _problem(arranged, sums, kept, depths, limits.effective)
     if not fits(problem, time_limit=time_limit):
-        room = {name: 1.0 + table.margin if margin else 1.0 for name, table in sums.items()}
-        raise _refusal(space, problem, _restrictions(space, kept, peaks, limits.effective_limits), room, time_limit)
+        reserve = {name: 1.0 + table.margin if margin else 1.0 for name, table in sums.items()}
+        raise _refusal(space, problem, _restrictions(space, kept, peaks, limits.effective), reserve, time_limit)
     return FeasibleSet(limits=limits, problem=problem, kept=kept, slots=arranged)
 
 
@@ -213,28 +213,28 @@ def _problem(
 
 
 def _restrictions(
-    space: SearchSpace, kept: Kept, peaks: Mapping[str, CostTable], effective_limits: Mapping[str, float]
+    space: SearchSpace, kept: Kept, peaks: Mapping[str, CostTable], effective: Mapping[str, float]
 ) -> str:
     """What else narrows the space: limits on memory that ruled choices out, and free widths that stand at their start."""
     everything = sum(stage.max_depth * len(stage.choices) for stage in space.stages)
     narrowed = sum(len(choices) for stage in kept for choices in stage) < everything
-    words = [f"{name} <= {units.show(effective_limits[name], name)}" for name in peaks] if narrowed else []
+    words = [f"{name} <= {units.show(effective[name], name)}" for name in peaks] if narrowed else []
     words += ["middle widths at their start"] if any(stage.has_expand_range for stage in space.stages) else []
     return f" beside {' and '.join(words)}" if words else ""
 
 
 def _refusal(
-    space: SearchSpace, problem: Problem, beside: str, room: Mapping[str, float], time_limit: float
+    space: SearchSpace, problem: Problem, beside: str, reserve: Mapping[str, float], time_limit: float
 ) -> Infeasible:
-    """What is wrong and what would do, in the units of the budget; `room` gives the margins back that came off."""
+    """What is wrong and what would do, in the units of the budget; `reserve` gives the margins back that came off."""
     told = explain(problem, time_limit=time_limit)
     if len(told.conflict) == 1:
         name = told.conflict[0]
-        return too_little(space, name, told.limits[name] * room[name], told.alone[name] * room[name], beside)
-    asked = " and ".join(f"{n} <= {units.show(told.limits[n] * room[n], n)}" for n in told.conflict)
+        return too_little(space, name, told.limits[name] * reserve[name], told.alone[name] * reserve[name], beside)
+    asked = " and ".join(f"{n} <= {units.show(told.limits[n] * reserve[n], n)}" for n in told.conflict)
     least = "; ".join(
-        f"{n} needs {at_least(told.in_conflict[n] * room[n], n)} beside the rest "
-        f"({at_least(told.alone[n] * room[n], n)} alone)"
+        f"{n} needs {at_least(told.in_conflict[n] * reserve[n], n)} beside the rest "
+        f"({at_least(told.alone[n] * reserve[n], n)} alone)"
         for n in told.conflict
     )
     return Infeasible(

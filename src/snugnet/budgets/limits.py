@@ -7,8 +7,9 @@ leave a network is `feasible`'s question; methods that only try networks out (ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import final
 
 from snugnet import units
 from snugnet.budgets.budget import Budget
@@ -26,28 +27,69 @@ EXACT = ("macs", "params", "model_size", "memory")
 """Resources whose tables need no device: a budget on them needs no table from the caller."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Every limit of a budget as a number in its base unit, with the table it is held against.
+class Limit:
+    """One hard limit, from the budget's text to the certificate; numbers are in the resource's base unit."""
 
-    `asked` is what the user said; `amounts` what predictions are held to, less by the table's margin."""
+    name: str  # the resource, with the device's label where the budget has one: "latency@phone"
+    asked: float  # what the user said
+    effective: float  # what predictions are held to: less by the table's margin and by what measuring has taught
+    table: CostTable
+    device: Mapping[str, str] | None  # the fingerprint of the device the table was measured on; None: no device matters
 
-    space: SearchSpace
-    budget: Budget
-    asked: dict[str, float]
-    effective_limits: dict[str, float]
-    tables: dict[str, CostTable]
+    @property
+    def label(self) -> str:
+        """The part of the name after @, which names the device; empty for this machine's own."""
+        return self.name.partition("@")[2]
+
+    def admits(self, cost: float) -> bool:
+        """Is a predicted cost within the limit?"""
+        return cost <= self.effective * (1 + TOLERANCE)
+
+
+@final
+class Limits(Mapping[str, Limit]):
+    """The limits of a budget on a space, by name: `limits["latency@phone"].effective`."""
+
+    def __init__(self, space: SearchSpace, budget: Budget, limits: Iterable[Limit]) -> None:
+        self.space, self.budget = space, budget
+        self._limits = {limit.name: limit for limit in limits}
+
+    def __getitem__(self, name: str) -> Limit:
+        return self._limits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._limits)
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    @property
+    def tables(self) -> dict[str, CostTable]:
+        return {name: limit.table for name, limit in self.items()}
+
+    @property
+    def asked(self) -> dict[str, float]:
+        return {name: limit.asked for name, limit in self.items()}
+
+    @property
+    def effective(self) -> dict[str, float]:
+        return {name: limit.effective for name, limit in self.items()}
+
+    def absolute(self) -> Budget:
+        """The budget with every percentage turned into the amount it stands for: what a certificate can promise."""
+        texts = {n: units.write(self[n].asked, n) if self.budget.is_relative(n) else self.budget[n] for n in self}
+        return Budget(texts)
 
     def cost(self, architecture: Architecture) -> dict[str, float]:
         """What an architecture costs by the tables, in base units: every limited resource."""
         network = plan(architecture, self.space)
-        return {name: table.of_network(network) for name, table in self.tables.items()}
+        return {name: limit.table.of_network(network) for name, limit in self.items()}
 
     def fits(self, architecture: Architecture) -> bool:
         """Does it meet every limit by the tables?"""
-        return all(
-            cost <= self.effective_limits[name] * (1 + TOLERANCE) for name, cost in self.cost(architecture).items()
-        )
+        return all(self[name].admits(cost) for name, cost in self.cost(architecture).items())
 
 
 def limits_of(
@@ -72,23 +114,30 @@ def limits_of(
             raise BadInput(
                 "tighten must give a factor in (0, 1] for a limited resource", value=(name, factor), remedy="Try 0.97."
             )
-    wanted, effective_limits = {}, {}
+    limits = []
     for name, table in known.items():
         largest = dearest(space, table).cost if asked.is_relative(name) else 0.0
-        wanted[name] = asked.amount(name, largest)
-        amount = wanted[name] * factors.get(name, 1.0)
-        effective_limits[name] = amount / (1.0 + table.margin) if margin else amount
+        amount = asked.amount(name, largest)
+        reserve = 1.0 + table.margin if margin else 1.0
+        aim = amount * factors.get(name, 1.0)
+        limit = Limit(name=name, asked=amount, effective=aim / reserve, table=table, device=_device_of(table))
         least = cheapest(space, table).cost
-        if least > effective_limits[name] * (1 + TOLERANCE):
+        if not limit.admits(least):
             # In the user's own numbers: what was asked, and what would do with the margin on top.
-            raise too_little(space, name, amount, least * (1.0 + table.margin if margin else 1.0))
-    return Limits(space=space, budget=asked, asked=wanted, effective_limits=effective_limits, tables=known)
+            raise too_little(space, name, aim, least * reserve)
+        limits.append(limit)
+    return Limits(space, asked, limits)
+
+
+def _device_of(table: CostTable) -> Mapping[str, str] | None:
+    device: Mapping[str, str] | None = table.origin.get("device")
+    return device
 
 
 def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, CostTable]:
     """A table per limited resource, checked against the space; exact ones are made where none was given."""
     given = _by_name(tables)
-    found = {}
+    chosen = {}
     for name in budget:
         if name in given:
             table = given[name]
@@ -99,9 +148,9 @@ def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, Cos
                     remedy="Pass the table that belongs to the name.",
                 )
             table.require(space=space)
-            found[name] = table
+            chosen[name] = table
         elif name in EXACT:
-            found[name] = exact_table(space, name)
+            chosen[name] = exact_table(space, name)
         else:
             have = ", ".join([*given, *(n for n in EXACT if n not in given)])
             raise BadInput(
@@ -109,7 +158,7 @@ def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, Cos
                 value=budget[name],
                 remedy=f"Make one with `snugnet measure` and pass it, or drop the limit; there are tables of: {have}.",
             )
-    return found
+    return chosen
 
 
 def _by_name(tables: Tables) -> dict[str, CostTable]:

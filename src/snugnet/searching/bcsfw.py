@@ -162,7 +162,7 @@ class Bcsfw(SearchMethod):
         return tried
 
     def _identity(self, task: Task) -> str:
-        limits = sorted(task.context.limits.effective_limits.items())
+        limits = sorted(task.context.limits.effective.items())
         words = f"{self.describe()} {task.seed} {limits} {weights_id(task.supernet)} {task.data.identity()}"
         return sha256(words.encode())
 

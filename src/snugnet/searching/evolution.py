@@ -82,9 +82,9 @@ class Evolution(SearchMethod):
 def burden(task: Task, architecture: Architecture) -> float:
     """The largest share of a limit that the network uses; its MACs where nothing is limited."""
     limits = task.context.limits
-    if not limits.effective_limits:
+    if not limits:
         return float(macs(plan(architecture, limits.space)))
-    return max(cost / limits.effective_limits[name] for name, cost in limits.cost(architecture).items())
+    return max(cost / limits[name].effective for name, cost in limits.cost(architecture).items())
 
 
 def pareto(task: Task, evaluated: dict[Architecture, Score]) -> list[Architecture]:

@@ -40,7 +40,7 @@ class FeasibleSampler:
         """Which rows meet every limit."""
         good = np.ones(len(genes), dtype=bool)
         for name, lookup in self._lookups.items():
-            good &= lookup(genes) <= self.limits.effective_limits[name] * (1 + TOLERANCE)
+            good &= lookup(genes) <= self.limits[name].effective * (1 + TOLERANCE)
         return good
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Architecture]:

@@ -25,7 +25,7 @@ from snugnet.searching.instant import Instant
 from snugnet.searching.result import SearchResult
 from snugnet.searching.search import search
 from snugnet.store import write_bytes
-from snugnet.units import parse, show
+from snugnet.units import parse, show, write
 from snugnet.units import resource as known_resource
 
 
@@ -87,10 +87,7 @@ def front(
 
 def _text(amount: float, resource: str) -> str:
     """`amount` written as a budget, rounded up so that the cheapest network still fits."""
-    unit = {"latency": "ms", "macs": "MACs", "params": "params", "model_size": "B", "memory": "B"}[
-        resource.split("@")[0]
-    ]
-    text = f"{amount * (1 + 1e-9):.12g}{unit}"
+    text = write(amount * (1 + 1e-9), resource, 12)
     assert parse(text, resource) >= amount * (1 - 1e-9)
     return text
 
