@@ -76,7 +76,8 @@ def drawn(architecture: Architecture, space: SearchSpace | None, tables: dict[st
     network = plan(architecture, space)
     stages = []
     for index, (made, parts) in enumerate(zip(architecture.stages, network.stages)):
-        offered = [find_choice(block, space.stages[index]) for block in made.blocks]
+        rows = map(space.stages[index].choices_at, range(len(made.blocks)))
+        offered = [find_choice(block, row) for block, row in zip(made.blocks, rows)]
         blocks = [_block(part, choice.expand, tables) for part, choice in zip(parts, offered) if choice is not None]
         stages.append({**_stage_words(index, space), "width": made.width, "blocks": blocks})
     total = {name: table.of_network(network) for name, table in tables.items()}
@@ -91,8 +92,8 @@ def explorer(files: RunFiles, space: SearchSpace, tables: dict[str, CostTable]) 
     stages = []
     for index, stage in enumerate(space.stages):
         cells = [
-            [_block(part, choice.expand, tables) for part, choice in zip(parts, stage.choices)]
-            for parts in arranged.blocks[index]
+            [_block(part, choice.expand, tables) for part, choice in zip(parts, stage.choices_at(position))]
+            for position, parts in enumerate(arranged.blocks[index])
         ]
         # Greater is better from here on: the page maximises what Python's solver maximises.
         effect = [[-float(value) for value in row] for row in options[index]]
@@ -121,9 +122,10 @@ def worth_of(
     for index, (made, stage) in enumerate(zip(architecture.stages, space.stages)):
         total += float(depths[index][stage.depths.index(len(made.blocks))])
         for position, block in enumerate(made.blocks):
-            choice = find_choice(block, stage)
+            choices = stage.choices_at(position)
+            choice = find_choice(block, choices)
             assert choice is not None  # `parse` has seen to it
-            total += float(options[index][position][stage.choices.index(choice)])
+            total += float(options[index][position][choices.index(choice)])
     return total
 
 
