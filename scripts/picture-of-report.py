@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "reporting"))
 from browser import Browser, find_chromium
 
 

@@ -52,7 +52,7 @@ def test_the_answer_comes_first(opened):
         assert words in answer
 
 
-@pytest.mark.parametrize("name", ["network", "check", "front", "explorer", "training", "finetuning", "heat", "worth"])
+@pytest.mark.parametrize("name", ["network", "check", "front", "explorer", "training", "finetuning", "heat", "effects"])
 def test_every_section_is_drawn(opened, name):
     assert opened.evaluate(f"document.querySelectorAll('#{name} svg').length") > 0
 
@@ -70,17 +70,19 @@ def test_the_slider_changes_the_network_by_mouse_and_by_keys(opened):
     assert "at most" in opened.evaluate(f"{SLIDER}.getAttribute('aria-valuetext')")
 
 
-def test_at_the_budget_of_the_run_it_shows_a_network_as_good_as_the_run_found(opened, embedded, page):
+def test_it_starts_at_what_was_asked_with_the_network_of_the_run(opened, embedded, page):
     move(opened, "latency", 0.9)
     opened.evaluate(f"{SLIDER}.value = {SLIDER}.defaultValue; {SLIDER}.dispatchEvent(new Event('input'))")
     opened.wait_frame()
     assert opened.evaluate(SHOWN) == embedded(page.read_text())["network"]["text"]
+    assert opened.evaluate("document.getElementById('explorer-remark').textContent") == ""
 
 
-def test_limits_that_nothing_meets_show_no_network(opened):
-    opened.evaluate("numbers.explorer.resources.length")
-    blocked = "solve(asProblem(numbers.explorer), numbers.explorer.resources.map((r) => 0.9 * r.low))"
-    assert opened.evaluate(blocked) == {"found": False}
+def test_limits_that_nothing_meets_show_no_network_and_say_what_would_do(opened):
+    none = "bestWithin(numbers.explorer, numbers.explorer.resources.map((r) => 0.9 * r.low)) === undefined"
+    assert opened.evaluate(none) is True
+    words = opened.evaluate("nothingFits(numbers.explorer, numbers.explorer.resources.map((r) => 0.9 * r.low))")
+    assert words.startswith("No network of the pool fits") and "nearest needs a latency of" in words
 
 
 def test_keys_reach_everything(opened):

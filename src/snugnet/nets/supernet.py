@@ -93,10 +93,9 @@ class Supernet(nn.Module):
         for index, (made, parts) in enumerate(zip(architecture.stages, network.stages)):
             row = self.space.stages[index]
             for block, part, elastic in zip(made.blocks, parts, self.stages[index]):  # type: ignore[call-overload]
-                choices = row.choices_at(elastic.position)
-                choice = find_choice(block, choices)
+                choice = find_choice(block, row)
                 assert choice is not None
-                x = elastic.one(x, choices.index(choice), part)
+                x = elastic.one(x, row.choices.index(choice), part)
         logits: Tensor = self.head.one(x, network.head)
         return logits
 

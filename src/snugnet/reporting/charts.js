@@ -12,12 +12,12 @@ function checkChart(place, data) {
     });
     picture.append(svg("line", { class: "line even", x1: across(ends[0]), y1: up(ends[0]), x2: across(ends[1]), y2: up(ends[1]) }));
     const dot = (kind) => ([predicted, measured, low, high, text]) => {
-      const words = `${text}: predicted ${digits(predicted)} ms, measured ${digits(measured)} ms (${digits(low)} to ${digits(high)})`;
+      const caption = `${text}: predicted ${digits(predicted)} ms, measured ${digits(measured)} ms (${digits(low)} to ${digits(high)})`;
       const x = across(predicted);
       const mark = kind === "star chosen"
         ? svg("path", { class: kind, d: star(x, up(measured), 9) })
         : svg("circle", { class: kind, cx: x, cy: up(measured), r: 4.5 });
-      picture.append(svg("g", {}, tip(words), svg("line", { class: "whisker", x1: x, x2: x, y1: up(low), y2: up(high) }), mark));
+      picture.append(svg("g", {}, tip(caption), svg("line", { class: "whisker", x1: x, x2: x, y1: up(low), y2: up(high) }), mark));
     };
     data.seen.forEach(dot("dot seen"));
     data.unseen.forEach(dot("dot unseen"));
@@ -42,19 +42,19 @@ function frontChart(place, data) {
       xLabel: titleOf(data.resource), yLabel: "accuracy", xShow: (v) => amount(v, data.resource), yShow: (v) => percent(v),
       label: `Accuracy against ${data.resource}`,
     });
-    const words = ([cost, accuracy], text) => `${amount(cost, data.resource)}, ${percent(accuracy, 2)}${text ? `: ${text}` : ""}`;
+    const caption = ([cost, accuracy], text) => `${amount(cost, data.resource)}, ${percent(accuracy, 2)}${text ? `: ${text}` : ""}`;
     const at = (p) => [across(p[0]), up(p[1])];
     if (data.limit) {
       picture.append(svg("rect", { class: "beyond", x: across(data.limit), y: inside.top, width: Math.max(0, inside.right - across(data.limit)), height: inside.bottom - inside.top }));
       picture.append(svg("line", { class: "line limit", x1: across(data.limit), x2: across(data.limit), y1: inside.top, y2: inside.bottom }));
     }
-    for (const p of data.evaluated) picture.append(svg("circle", { class: "dot evaluated", cx: at(p)[0], cy: at(p)[1], r: 3 }, tip(words(p, p[2]))));
+    for (const p of data.evaluated) picture.append(svg("circle", { class: "dot evaluated", cx: at(p)[0], cy: at(p)[1], r: 3 }, tip(caption(p, p[2]))));
     if (data.points.length) {
       picture.append(svg("path", { class: "line front", d: path(data.points.map(at)) }));
-      for (const p of data.points) picture.append(svg("circle", { class: "dot front", cx: at(p)[0], cy: at(p)[1], r: 4.5 }, tip(words(p, p[2]))));
+      for (const p of data.points) picture.append(svg("circle", { class: "dot front", cx: at(p)[0], cy: at(p)[1], r: 4.5 }, tip(caption(p, p[2]))));
     }
-    if (data.chosen) picture.append(svg("path", { class: "star inherited", d: star(...at(data.chosen), 9) }, tip(words(data.chosen, "chosen, the super-network's weights"))));
-    if (data.final) picture.append(svg("path", { class: "star chosen", d: star(...at(data.final), 10) }, tip(words(data.final, "chosen, fine-tuned and measured"))));
+    if (data.chosen) picture.append(svg("path", { class: "star inherited", d: star(...at(data.chosen), 9) }, tip(caption(data.chosen, "chosen, the super-network's weights"))));
+    if (data.final) picture.append(svg("path", { class: "star chosen", d: star(...at(data.final), 10) }, tip(caption(data.final, "chosen, fine-tuned and measured"))));
     return picture;
   });
   const entries = [];
@@ -63,7 +63,7 @@ function frontChart(place, data) {
   if (data.chosen) entries.push(["star inherited", "chosen, with the super-network's weights"]);
   if (data.final) entries.push(["star chosen", "chosen, fine-tuned and measured"]);
   if (data.limit) entries.push(["line limit", `limit ${amount(data.limit, data.resource)}`]);
-  place.after(legend(entries));
+  place.after(legend(entries), ...(data.remark ? [node("p", { class: "quiet", id: "front-remark" }, data.remark)] : []));
 }
 
 function curves(place, series, phases, yLabel, yShow) {
@@ -143,31 +143,21 @@ function heatMaps(place, data) {
   }
 }
 
-/* What every choice is worth against the mean of its block, and every depth against the mean of its stage. */
-function worthMaps(place, data) {
-  const centred = (row) => {
-    const mean = row.reduce((a, b) => a + b, 0) / row.length;
-    return row.map((value) => value - mean);
-  };
-  const stages = data.stages.map((stage) => ({
-    name: stage.name,
-    choices: stage.cells[0].map((cell) => blockWord(cell)),
-    depths: stage.depths,
-    alpha: stage.worth.map(centred),
-    beta: centred(stage.depthWorth),
-  })).filter(decides);
+/* The effect of every choice on the score against the mean of its block, and of every depth against its stage's mean. */
+function effectMaps(place, data) {
+  const stages = data.stages.filter(decides);
   const most = Math.max(1e-12, ...stages.flatMap((stage) => [...stage.alpha.flat(), ...stage.beta].map(Math.abs)));
   const paint = (value) => ({
     kind: value >= 0 ? "warm" : "cold",
     strength: Math.abs(value) / most,
-    words: `loss ${value >= 0 ? "−" : "+"}${digits(Math.abs(value))}`,
+    words: `score ${value >= 0 ? "+" : "−"}${digits(Math.abs(value))}`,
   });
-  const room = node("div", { class: "pair" });
+  const grids = node("div", { class: "pair" });
   for (const stage of stages) {
-    const grid = heatGrid(stage, stage.alpha, stage.beta, `${stage.name}: what choices and depths are worth`, paint);
-    room.append(node("figure", {}, node("figcaption", {}, node("strong", {}, stage.name)), node("div", { class: "scroll" }, grid)));
+    const grid = heatGrid(stage, stage.alpha, stage.beta, `${stage.name}: effects of choices and depths`, paint);
+    grids.append(node("figure", {}, node("figcaption", {}, node("strong", {}, stage.name)), node("div", { class: "scroll" }, grid)));
   }
-  place.append(room, node("ul", { class: "legend" }, ["warm", "cold"].map((kind) => node("li", {},
+  place.append(grids, node("ul", { class: "legend" }, ["warm", "cold"].map((kind) => node("li", {},
     svg("svg", { viewBox: "0 0 16 16", width: 16, height: 16, class: "heat", "aria-hidden": "true" }, svg("rect", { class: kind, width: 16, height: 16, rx: 3 })),
     kind === "warm" ? "better than the mean of its block" : "worse"))));
 }

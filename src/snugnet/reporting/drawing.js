@@ -2,26 +2,24 @@
 /* Small tools for drawing: elements, numbers as people read them, axes. Text is set as text, never as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const TITLES = { latency: "Latency", macs: "MACs", params: "Parameters", weights: "Weights", memory: "Peak memory" };
+const TITLES = { latency: "Latency", macs: "MACs", params: "Parameters", model_size: "Model size", memory: "Peak memory" };
 
 function node(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  return filled(made, attributes, children);
+  return filled(document.createElement(name), attributes, children);
 }
 
 function svg(name, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, name);
-  return filled(made, attributes, children);
+  return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-function filled(made, attributes, children) {
+function filled(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) made.setAttribute(key, String(value));
+    if (value !== null && value !== undefined) element.setAttribute(key, String(value));
   }
   for (const child of children.flat()) {
-    if (child !== null && child !== undefined) made.append(child);
+    if (child !== null && child !== undefined) element.append(child);
   }
-  return made;
+  return element;
 }
 
 function titleOf(name) {
@@ -59,11 +57,11 @@ function ticks(low, high, count) {
   const rough = span / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) || 10 * power;
-  const found = [];
+  const places = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) {
-    found.push(Math.abs(at) < step * 1e-6 ? 0 : at);
+    places.push(Math.abs(at) < step * 1e-6 ? 0 : at);
   }
-  return found;
+  return places;
 }
 
 function range(values, pad = 0.06) {

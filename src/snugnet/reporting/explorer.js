@@ -1,40 +1,31 @@
 "use strict";
-/* The explorer: a slider for each resource; the network for these limits, from the saved worths, with what it costs. */
+/* The explorer: a slider for each resource, and the best network of the pool that fits all of them. The pool is sorted, best
+ * first, so the first that fits is the best that fits, and more room never shows a worse one. */
 
 const STEPS = 400;
+const TOLERANCE = 1e-9; // of the sums in the tables: the same as the search's
 
-function asProblem(data) {
-  const names = data.resources.map((resource) => resource.name);
-  const joined = (resource) => {
-    const ends = [data.stem.cost[resource.name], data.head.cost[resource.name]];
-    return resource.combine === "max" ? Math.max(...ends) : ends[0] + ends[1];
-  };
-  return {
-    resources: data.resources.map((resource) => ({ combine: resource.combine, base: joined(resource) })),
-    groups: data.stages.map((stage) => ({
-      depths: stage.depths,
-      depthWorth: stage.depthWorth,
-      slots: stage.cells.map((cells, p) => ({ worth: stage.worth[p], cost: cells.map((cell) => names.map((name) => cell.cost[name])) })),
-    })),
-  };
+/* Predictions may use the share `ratio` of a limit, exactly as in the search: the table may err by the rest. */
+const effective = (data, limits) => limits.map((limit, k) => limit * data.resources[k].ratio * (1 + TOLERANCE));
+
+function bestWithin(data, limits) {
+  const most = effective(data, limits);
+  return data.networks.find((network) => network.costs.every((cost, k) => cost <= most[k]));
 }
 
-/* The answer of the solver as a network that can be drawn. */
-function asNetwork(data, answer) {
-  const stages = data.stages.map((stage, g) => ({ ...stage, blocks: answer.options[g].map((c, p) => stage.cells[p][c]) }));
-  const row = (stage) => [`c${stage.width}`, ...runs(stage.blocks.map(blockWord))].join(" ");
-  const text = [`r${data.resolution} c${data.stemWidth}`, ...stages.map(row), `f${data.headWidth}`].join(" | ");
-  return { text, stages, stem: data.stem, head: data.head };
+/* The network whose worst excess over a limit is least. */
+function nearestTo(data, limits) {
+  const most = effective(data, limits);
+  const excess = (network) => Math.max(...network.costs.map((cost, k) => cost / most[k]));
+  return data.networks.reduce((best, network) => (excess(network) < excess(best) ? network : best));
 }
 
-/* Neighbours that are alike, as the text form writes them: 2*k3e4. */
-function runs(words) {
-  const found = [];
-  for (const word of words) {
-    if (found.length && found[found.length - 1].word === word) found[found.length - 1].times += 1;
-    else found.push({ word, times: 1 });
-  }
-  return found.map(({ word, times }) => (times > 1 ? `${times}*${word}` : word));
+/* A network of the pool with its blocks in full, as it is drawn. */
+function inFull(data, network) {
+  const stages = network.blocks.map((row, g) => ({
+    name: `Stage ${g + 1}`, width: network.widths[g], slots: data.slots[g], blocks: row.map((number) => data.parts[number]),
+  }));
+  return { text: network.text, stages, stem: data.parts[network.stem], head: data.parts[network.head] };
 }
 
 function limitAt(resource, step) {
@@ -47,45 +38,40 @@ function sliderFor(resource, changed) {
   const start = Math.floor((STEPS * (resource.start - resource.low)) / span + 1e-6);
   const input = node("input", { type: "range", id, min: 0, max: STEPS, step: 1, value: start });
   input.dataset.resource = resource.name;
-  const told = node("output", { for: id });
+  const output = node("output", { for: id });
   const used = node("span", { class: "used" });
   // The run's own budget need not lie on a step: the slider begins exactly there.
-  const limit = () => (Number(input.value) === start ? resource.start : limitAt(resource, Number(input.value)));
-  const tell = () => {
-    told.textContent = `at most ${amount(limit(), resource.name)}`;
-    input.setAttribute("aria-valuetext", `at most ${amount(limit(), resource.name)}`);
+  const atStart = () => Number(input.value) === start;
+  const limit = () => (atStart() ? resource.start : limitAt(resource, Number(input.value)));
+  const show = () => {
+    const text = `at most ${amount(limit(), resource.name)}`;
+    output.textContent = text;
+    input.setAttribute("aria-valuetext", text);
   };
-  input.addEventListener("input", () => { tell(); changed(); });
-  tell();
-  const row = node("div", { class: "slider" }, node("label", { for: id }, titleOf(resource.name)), input, told, used);
-  return { row, resource, limit, used, input };
+  input.addEventListener("input", () => { show(); changed(); });
+  show();
+  const row = node("div", { class: "slider" }, node("label", { for: id }, titleOf(resource.name)), input, output, used);
+  return { row, resource, limit, used, atStart };
 }
 
-/* Limits -> a network within all of them: solved over all of the space, or picked among those that were evaluated. */
-function chooser(data) {
-  if (data.networks) return (limits) => picked(data, limits);
-  const problem = asProblem(data);
-  return (limits) => {
-    const answer = solve(problem, limits);
-    if (!answer.found) return answer;
-    const network = asNetwork(data, answer);
-    return { ...answer, network, words: expected(data, answer, network) };
-  };
+function nothingFits(data, limits) {
+  const network = nearestTo(data, limits);
+  const most = effective(data, limits);
+  const needs = data.resources.flatMap((resource, k) => (network.costs[k] > most[k]
+    ? [`${titleOf(resource.name).toLowerCase()} of ${amount(network.costs[k] / resource.ratio, resource.name)}`] : []));
+  return `No network of the pool fits these limits together. The nearest needs a ${needs.join(" and a ")}.`;
 }
 
-function picked(data, limits) {
-  const names = data.resources.map((resource) => resource.name);
-  const within = (network) => names.every((name, k) => network.total[name] <= limits[k] * (1 + TOLERANCE));
-  const network = data.networks.find(within); // the most accurate stand first
-  if (!network) return { found: false };
-  const words = `${percent(network.accuracy)} accurate with the super-network's weights, the best of those evaluated within these limits.`;
-  return { found: true, network, costs: names.map((name) => network.total[name]), words };
+function describe(network) {
+  const count = `${network.blocks.reduce((sum, row) => sum + row.length, 0)} blocks`;
+  if (network.accuracy === null) return `${count}; not evaluated by the run.`;
+  return network.evaluated
+    ? `${count}, ${percent(network.accuracy)} accurate on held-out images with the super-network's weights (evaluated by the run).`
+    : `${count}, expected accuracy ${percent(network.accuracy)} with the super-network's weights (by the effects of its choices; not evaluated).`;
 }
 
 function explore(place, data) {
-  const choose = chooser(data);
-  const blocks = data.networks ? data.networks.flatMap((n) => n.stages.flatMap((s) => s.blocks)) : data.stages.flatMap((s) => s.cells.flat());
-  const widest = Math.max(...blocks.map((block) => block.middle));
+  const widest = Math.max(...data.parts.filter((part) => part.middle).map((part) => part.middle));
   let waiting = false;
   const later = () => {
     if (waiting) return;
@@ -93,40 +79,28 @@ function explore(place, data) {
     requestAnimationFrame(() => { waiting = false; update(); });
   };
   const sliders = data.resources.map((resource) => sliderFor(resource, later));
-  const words = node("p", { class: "told", role: "status" });
+  const status = node("p", { class: "told", role: "status" });
+  const remark = node("p", { class: "quiet", id: "explorer-remark" });
   const drawing = node("div", { class: "network", id: "explored" });
   const text = node("code", { class: "architecture", id: "explored-text" });
 
   function update() {
-    // A table that errs by its margin keeps that much of the limit free, exactly as the search does.
-    const answer = choose(sliders.map((s) => s.limit() / (1 + s.resource.margin)));
-    if (!answer.found) {
-      words.textContent = "No network was found under these limits together. Raise one of them.";
-      drawing.replaceChildren();
-      text.textContent = "";
-      sliders.forEach((s) => { s.used.textContent = ""; });
-      return;
-    }
-    drawNetwork(drawing, answer.network, widest);
-    text.textContent = answer.network.text;
-    sliders.forEach((s, k) => { s.used.textContent = `predicted ${amount(answer.costs[k], s.resource.name)}`; });
-    words.textContent = answer.words;
+    const limits = sliders.map((s) => s.limit());
+    const network = bestWithin(data, limits);
+    remark.textContent = network && sliders.every((s) => s.atStart()) ? data.remark : "";
+    status.textContent = network ? describe(network) : nothingFits(data, limits);
+    text.textContent = network ? network.text : "";
+    sliders.forEach((s, k) => { s.used.textContent = network ? `predicted ${amount(network.costs[k], s.resource.name)}` : ""; });
+    if (network) drawNetwork(drawing, inFull(data, network), widest);
+    else drawing.replaceChildren();
   }
 
-  if (data.remark) place.append(node("p", { class: "note" }, `${data.remark} So these are the networks that were evaluated.`));
-  place.append(node("div", { class: "sliders" }, sliders.map((s) => s.row)), words, drawing, text);
-  const careful = data.resources.filter((resource) => resource.margin > 0);
+  if (data.reason) place.append(node("p", { class: "note" }, `${data.reason} So these are the networks that were evaluated.`));
+  place.append(node("div", { class: "sliders" }, sliders.map((s) => s.row)), status, remark, drawing, text);
+  const careful = data.resources.filter((resource) => resource.ratio < 1);
   if (careful.length) {
-    const kept = careful.map((r) => `${percent(r.margin / (1 + r.margin))} of ${titleOf(r.name).toLowerCase()}`).join(", ");
-    place.append(node("p", { class: "quiet" }, `Kept free, because the table may err by as much: ${kept}.`));
+    const free = careful.map((r) => `${percent(1 - r.ratio)} of ${titleOf(r.name).toLowerCase()}`).join(", ");
+    place.append(node("p", { class: "quiet" }, `Kept free, because the table may err by as much: ${free}.`));
   }
   update();
-}
-
-function expected(data, answer, network) {
-  const blocks = network.stages.reduce((sum, stage) => sum + stage.blocks.length, 0);
-  const line = data.accuracy;
-  if (line.slope === undefined) return `${blocks} blocks.`;
-  const guess = Math.max(0, Math.min(1, line.intercept + line.slope * answer.worth));
-  return `${blocks} blocks, expected accuracy ${percent(guess)} ± ${percent(line.error)} with the super-network's weights (from ${digits(line.networks)} networks evaluated).`;
 }

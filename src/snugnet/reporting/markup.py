@@ -5,18 +5,19 @@ They are HTML from the start, so that they are there without a script. All text 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 import snugnet
-from snugnet.reporting.networks import chosen_of
-from snugnet.reporting.reading import RunFiles, file_hashes, predicted_of
+from snugnet.reporting.reading import CertificateFile, CertifiedLimit, RunFiles, file_hashes
 from snugnet.space.plan import BlockSpec, plan
 from snugnet.space.space import SearchSpace
 from snugnet.units import show
 
 _MANY = 24  # rows: longer lists begin closed
+_STATISTIC = "mean of the fastest tenth of the passes"  # what `devices.estimate` states for a latency
 _TITLES = {
     "latency": "Latency",
     "macs": "MACs",
@@ -34,78 +35,84 @@ def title_of(name: str) -> str:
 
 def answer(files: RunFiles) -> str:
     """The answer first: does it fit, by how much, how accurate."""
-    state, score = _verdict(files)
+    state, verdict = _verdict(files)
     cards = [*_accuracy_cards(files), *_budget_cards(files)]
     unfit = {**files.damaged, **files.stale}
     reasons = [unfit[name] for name in ("certificate", "search", "accuracy") if name in unfit]
     notes = "".join(f'<p class="note warn">{escape(reason)}</p>' for reason in reasons)
     lead = escape(_lead(files))
-    return f'<div class="answer {state}"><p class="score">{score}</p><p class="lead">{lead}</p></div>{notes}' + (
+    return f'<div class="answer {state}"><p class="score">{verdict}</p><p class="lead">{lead}</p></div>{notes}' + (
         f'<div class="cards">{"".join(cards)}</div>' if cards else ""
     )
 
 
 def _verdict(files: RunFiles) -> tuple[str, str]:
-    if "certificate" in files:
-        return ("fits", "It fits.") if files["certificate"].get("fits") is True else ("over", "It does not fit.")
-    if "search" in files:
+    if files.certificate is not None:
+        return ("fits", "It fits.") if files.certificate.fits else ("over", "It does not fit.")
+    if files.search is not None:
         return "open", "It should fit. Not measured yet."
     return "open", "No network yet."
 
 
 def _lead(files: RunFiles) -> str:
-    if "certificate" in files:
-        lines = files["certificate"]["budgets"]
-        parts = [f"{_amount(line['measured'], name)} of {_amount(line['limit'], name)}" for name, line in lines.items()]
-        places = {_place(line["device"]) for line in lines.values() if "device" in line}
+    if files.certificate is not None:
+        lines = files.certificate.budgets
+        parts = [f"{_amount(line.measured, name)} of {_amount(line.limit, name)}" for name, line in lines.items()]
+        places = {_place(line.device) for line in lines.values() if line.device}
         where = f", measured with {' and '.join(sorted(places))}" if places else ""
         return f"It uses {'; '.join(parts)}{where}."
-    if "search" in files:
-        lines = files["search"]["predicted"]
-        parts = [f"{_amount(cost, n)} of {_amount(files['search']['limits'][n], n)}" for n, cost in lines.items()]
+    if files.search is not None:
+        limits = files.search.limits
+        parts = [f"{_amount(cost, n)} of {_amount(limits[n], n)}" for n, cost in files.search.predicted.items()]
         return f"By the tables the network uses {'; '.join(parts)}. {files.trouble['certificate']}"
     return files.trouble.get("search", "")
 
 
 def _place(device: Mapping[str, str]) -> str:
     """A device in a few words."""
-    words = [device.get("device", "the device"), f"on {device['processor']}" if "processor" in device else ""]
+    names = [device.get("device", "the device"), f"on {device['processor']}" if "processor" in device else ""]
     threads = device.get("threads", "")
-    return " ".join(filter(None, words)) + (f" ({threads} thread{'s' if threads != '1' else ''})" if threads else "")
+    return " ".join(filter(None, names)) + (f" ({threads} thread{'s' if threads != '1' else ''})" if threads else "")
 
 
 def _accuracy_cards(files: RunFiles) -> list[str]:
-    known = files.found.get("accuracy", {})
-    rows = [("test", "on test images"), ("val", "on held-out images")]
-    found = [(known[key], words) for key, words in rows if isinstance(known.get(key), int | float)]
-    if "search" in files:
-        found.append((files["search"]["accuracy"], "with the super-network's weights, held-out images"))
-    if not found:
+    rows: list[tuple[float | None, str]] = []
+    if files.accuracy is not None:
+        rows = [(files.accuracy.test, "on test images"), (files.accuracy.val, "on held-out images")]
+    if files.search is not None:
+        rows.append((files.search.accuracy, "with the super-network's weights, held-out images"))
+    figures = [(f"{value:.2%}", escape(text)) for value, text in rows if value is not None]
+    if not figures:
         return []
-    first, rest = found[0], found[1:]
-    more = "".join(f"<li>{value:.2%} {escape(words)}</li>" for value, words in rest)
+    (first, text), *rest = figures
+    more = "".join(f"<li>{value} {text}</li>" for value, text in rest)
     return [
-        f'<article class="card"><h3>Accuracy</h3><p class="figure">{first[0]:.2%}</p>'
-        f'<p class="quiet">{escape(first[1])}</p><ul class="quiet">{more}</ul></article>'
+        f'<article class="card"><h3>Accuracy</h3><p class="figure">{first}</p>'
+        f'<p class="quiet">{text}</p><ul class="quiet">{more}</ul></article>'
     ]
 
 
 def _budget_cards(files: RunFiles) -> list[str]:
-    if "certificate" in files:
-        lines = files["certificate"]["budgets"]
-        return [_measured_card(name, line, predicted_of(files, name)) for name, line in lines.items()]
-    if "search" in files:
-        search = files["search"]
-        return [_predicted_card(name, cost, search["limits"][name]) for name, cost in search["predicted"].items()]
+    if files.certificate is not None:
+        lines = files.certificate.budgets
+        return [_measured_card(name, line, files.predicted(name)) for name, line in lines.items()]
+    if files.search is not None:
+        search = files.search
+        return [_predicted_card(name, cost, search.limits[name]) for name, cost in search.predicted.items()]
     return []
 
 
-def _measured_card(name: str, line: Mapping[str, Any], predicted: float | None) -> str:
-    limit, measured, (low, high) = line["limit"], line["measured"], line["interval"]
-    told = "counted exactly" if line["exact"] else f"95 %: {_amount(low, name)} to {_amount(high, name)}"
-    guess = "" if predicted is None else f"<li>predicted {_amount(predicted, name)}</li>"
-    slack = f"<li>slack {_amount(line['slack'], name)} ({line['slack'] / limit:.1%})</li>"
-    return _card(name, measured, limit, low, high, told, f"<li>limit {_amount(limit, name)}</li>{slack}{guess}")
+def _measured_card(name: str, line: CertifiedLimit, predicted: float | None) -> str:
+    limit, (low, high) = line.limit, line.interval
+    origin = "counted exactly" if line.exact else f"{_STATISTIC}; 95 %: {_amount(low, name)} to {_amount(high, name)}"
+    rows = [f"limit {_amount(limit, name)}", f"slack {_amount(line.slack, name)} ({line.slack / limit:.1%})"]
+    rows += [] if predicted is None else [f"predicted {_amount(predicted, name)}"]
+    usual = line.while_measuring
+    if {"median", "p90", "passes"} <= set(usual):
+        median, slow = _amount(usual["median"], name), _amount(usual["p90"], name)
+        rows.append(f"over all {usual['passes']:.0f} passes: median {median}, 90 % quantile {slow}")
+    more = "".join(f"<li>{row}</li>" for row in rows)
+    return _card(name, line.measured, limit, low, high, origin, more)
 
 
 def _predicted_card(name: str, cost: float, limit: float) -> str:
@@ -113,7 +120,7 @@ def _predicted_card(name: str, cost: float, limit: float) -> str:
     return _card(name, cost, limit, cost, cost, "predicted by the table", more)
 
 
-def _card(name: str, value: float, limit: float, low: float, high: float, told: str, more: str) -> str:
+def _card(name: str, value: float, limit: float, low: float, high: float, origin: str, more: str) -> str:
     """One budget: the figure, and a bar with its interval against the limit."""
     scale = 100.0 / (1.1 * max(limit, high))
     state = "over" if high > limit else "fits"
@@ -125,7 +132,7 @@ def _card(name: str, value: float, limit: float, low: float, high: float, told: 
     )
     return (
         f'<article class="card"><h3>{escape(title_of(name))}</h3><p class="figure">{_amount(value, name)}</p>'
-        f'<p class="quiet">{escape(told)}</p>{bar}<ul class="quiet">{more}</ul></article>'
+        f'<p class="quiet">{escape(origin)}</p>{bar}<ul class="quiet">{more}</ul></article>'
     )
 
 
@@ -139,40 +146,25 @@ def _amount(value: float, name: str) -> str:
 
 def block_table(files: RunFiles, space: SearchSpace | None) -> str:
     """Every part the table holds, with its cost; those of the chosen network are marked."""
-    if "table" not in files:
+    if files.table is None:
         return missing(files.trouble["table"])
-    table = files["table"]
-    used: dict[Any, int] = {}
-    if space is not None and ("search" in files or "architecture" in files):
-        for part in plan(chosen_of(files), space).parts:
-            used[part] = used.get(part, 0) + 1
+    table, chosen = files.table, files.chosen
+    used = Counter(plan(chosen, space).parts if space is not None and chosen is not None else ())
     rows = []
     for part, cost in table.costs.items():
-        isolated_ms = table.isolated_ms.get(part)
-        between = (
-            ""
-            if isolated_ms is None
-            else f"{isolated_ms[0]:.4g} <small>({isolated_ms[1]:.4g} to {isolated_ms[2]:.4g})</small>"
-        )
+        isolated = table.isolated_ms.get(part)
+        alone = "" if isolated is None else f"{isolated[0]:.4g} <small>({isolated[1]:.4g} to {isolated[2]:.4g})</small>"
         kind = part.label.split(" ")[0]
         sizes = f"{part.in_channels}→{part.mid_channels}→{part.out_channels}" if isinstance(part, BlockSpec) else ""
         kernel = part.kernel if isinstance(part, BlockSpec) else ""
         rows.append(
             f"<tr{' class=used' if part in used else ''}><th scope=row><code>{escape(part.label)}</code></th><td>{kind}</td>"
-            f"<td>{sizes}</td><td>{kernel}</td><td>{part.resolution}</td><td>{cost:.4g}</td><td>{between}</td>"
-            f"<td>{used.get(part, 0) or ''}</td></tr>"
+            f"<td>{sizes}</td><td>{kernel}</td><td>{part.resolution}</td><td>{cost:.4g}</td><td>{alone}</td>"
+            f"<td>{used[part] or ''}</td></tr>"
         )
     unit = escape(table.unit)
-    heads = [
-        "part",
-        "kind",
-        "channels",
-        "kernel",
-        "input size",
-        f"cost ({unit})",
-        f"alone ({unit}, 95 %)",
-        "in the network",
-    ]
+    costs = [f"cost ({unit})", f"alone ({unit}, 95 %)"]
+    heads = ["part", "kind", "channels", "kernel", "input size", *costs, "in the network"]
     return (
         f"{_calibration(table.origin)}<details><summary>All {len(rows)} parts</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Cost of every part">'
@@ -181,14 +173,14 @@ def block_table(files: RunFiles, space: SearchSpace | None) -> str:
 
 
 def _calibration(origin: Mapping[str, Any]) -> str:
-    words = origin.get("calibration")
-    if not words:
+    figures = origin.get("calibration")
+    if not figures:
         return ""
-    margin = float(words["margin"])
+    margin = float(figures["margin"])
     return (
-        "<p>Inside a network a part costs "
-        f"{float(words['ratio']):.3f} of its time alone, plus {float(words['overhead_ms']):.4f} ms, plus "
-        f"{float(words['edge_ms']):.4f} ms for every million numbers that enter and leave it. A search keeps the sum of "
+        f"<p>Times are {_STATISTIC}. Inside a network a part costs "
+        f"{float(figures['ratio']):.3f} of its time alone, plus {float(figures['overhead_ms']):.4f} ms, plus "
+        f"{float(figures['edge_ms']):.4f} ms for every million numbers that enter and leave it. A search keeps the sum of "
         f"the parts {margin / (1 + margin):.2%} below a limit, so that the measured network meets it with 95 % "
         "confidence.</p>"
     )
@@ -197,43 +189,54 @@ def _calibration(origin: Mapping[str, Any]) -> str:
 def origin(files: RunFiles) -> str:
     """Where everything comes from: device, versions, seeds, dates, hashes."""
     groups: list[tuple[str, Mapping[str, Any]]] = []
-    if "recipe" in files:
-        groups.append(("Recipe", _flat(files["recipe"])))
-    if "table" in files:
-        kept = ("space", "space_id", "source", "resolutions", "classes", "batch", "date", "passes", "seconds", "spread")
-        source = files["table"].origin
-        groups.append(("Table", {name: source[name] for name in (*kept, "message") if name in source}))
+    if files.recipe is not None:
+        groups.append(("Recipe", _flat(files.recipe)))
+    if files.table is not None:
+        source = files.table.origin
+        names = (
+            "space",
+            "space_id",
+            "source",
+            "resolutions",
+            "classes",
+            "batch",
+            "date",
+            "passes",
+            "seconds",
+            "spread",
+        )
+        groups.append(("Table", {name: source[name] for name in (*names, "message") if name in source}))
         groups.append(("Measured on", source.get("device", {})))
         groups.append(("Versions", source.get("versions", {})))
-    if "search" in files:
-        told = ("method", "seed", "space", "seconds", "images", "evaluated", "loss")
-        groups.append(("Search", {name: files["search"][name] for name in told if name in files["search"]}))
-    if "certificate" in files:
-        groups.append(("Certificate", _certificate_words(files["certificate"])))
+    if files.search is not None:
+        fields = ("method", "seed", "space", "seconds", "images", "evaluated", "loss")
+        groups.append(("Search", {name: getattr(files.search, name) for name in fields}))
+    if files.certificate is not None:
+        groups.append(("Certificate", _certificate_rows(files.certificate)))
     lists = "".join(
-        f"<details{'' if len(words) > _MANY else ' open'}><summary>{escape(name)}</summary>{_pairs(words)}</details>"
-        for name, words in groups
+        f"<details{'' if len(rows) > _MANY else ' open'}><summary>{escape(name)}</summary>{_pairs(rows)}</details>"
+        for name, rows in groups
     )
-    rows = [
+    hashes = [
         f"<tr><th scope=row><code>{escape(name)}</code></th><td>{size:,}</td><td><code class=hash>{mark}</code></td></tr>"
         for name, size, mark in file_hashes(files.folder)
     ]
     return (
         f'<div class="origins">{lists}</div><h3>Files</h3><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Files of the run">{_table(["file", "bytes", "SHA-256"], rows)}</div>'
+        f'aria-label="Files of the run">{_table(["file", "bytes", "SHA-256"], hashes)}</div>'
         f'<p class="quiet">Page made by snugnet {escape(snugnet.__version__)}.</p>'
     )
 
 
-def _certificate_words(certificate: Mapping[str, Any]) -> dict[str, Any]:
-    network = certificate["network"]
-    words = {"date": certificate["date"], "network": network["name"], "form": network["form"]}
-    words |= {"weights SHA-256": network["weights_sha256"], "batch": certificate["batch"]}
-    words |= {"input": " × ".join(map(str, certificate["input_shape"])), "seal": certificate["sha256"]}
-    for name, line in certificate["budgets"].items():
-        for key, value in line.get("device", {}).items():
-            words[f"{name}: {key}"] = value
-    return {**words, **certificate["versions"], "message": certificate["message"]}
+def _certificate_rows(certificate: CertificateFile) -> dict[str, Any]:
+    network = certificate.network
+    rows: dict[str, Any] = {"date": certificate.date, "network": network.name, "form": network.form}
+    rows |= {"weights SHA-256": network.weights_sha256, "batch": certificate.batch}
+    rows |= {"input": " × ".join(map(str, certificate.input_shape)), "seal": certificate.sha256}
+    for name, line in certificate.budgets.items():
+        for key, value in line.device.items():
+            rows[f"{name}: {key}"] = value
+    return {**rows, **certificate.versions, "message": certificate.message}
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -247,8 +250,8 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     return {key: word for where, item in items for key, word in _flat(item, where).items()}
 
 
-def _pairs(words: Mapping[str, Any]) -> str:
-    rows = "".join(f"<dt>{escape(str(name))}</dt><dd>{escape(_plain(value))}</dd>" for name, value in words.items())
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = "".join(f"<dt>{escape(str(name))}</dt><dd>{escape(_plain(value))}</dd>" for name, value in values.items())
     return f"<dl>{rows}</dl>"
 
 

@@ -18,9 +18,9 @@ function section(name, data, draw) {
 }
 
 function figure(place) {
-  const made = node("div", { class: "figure-room" });
-  place.append(made);
-  return made;
+  const box = node("div", { class: "figure-room" });
+  place.append(box);
+  return box;
 }
 
 function showNetwork(place, data) {
@@ -35,20 +35,20 @@ function showCheck(place, data) {
   checkChart(figure(place), data);
   const f = data.figures;
   if (f.r2 === undefined) return;
-  const told = `R² ${f.r2.toFixed(4)}, predicted / measured ${f.ratio.toFixed(3)}, worst error ${percent(f.worst_error)}.`;
-  place.append(node("p", { class: "quiet" }, `${told} ${data.message}`));
+  const figures = `R² ${f.r2.toFixed(4)}, predicted / measured ${f.ratio.toFixed(3)}, worst error ${percent(f.worst_error)}.`;
+  place.append(node("p", { class: "quiet" }, `${figures} ${data.message}`));
 }
 
 function showCurves(place, data) {
   const both = node("div", { class: "pair" });
   place.append(both);
-  const rooms = ["loss", "accuracy"].map(() => {
-    const room = node("div", { class: "figure-room" });
-    both.append(node("div", {}, room));
-    return room;
+  const boxes = ["loss", "accuracy"].map(() => {
+    const half = node("div");
+    both.append(half);
+    return figure(half);
   });
-  curves(rooms[0], data.loss, data.phases, "loss", digits);
-  curves(rooms[1], data.accuracy, data.phases, "accuracy", (v) => percent(v));
+  curves(boxes[0], data.loss, data.phases, "loss", digits);
+  curves(boxes[1], data.accuracy, data.phases, "accuracy", (v) => percent(v));
 }
 
 /* Click or press a heading to sort by it; numbers as numbers. */
@@ -80,6 +80,5 @@ section("explorer", numbers.explorer, explore);
 section("training", numbers.training, showCurves);
 section("finetuning", numbers.finetuning, showCurves);
 section("heat", numbers.heat, heatMaps);
-const worths = numbers.explorer.networks ? { missing: numbers.explorer.remark } : numbers.explorer;
-section("worth", worths, worthMaps);
+section("effects", numbers.effects, effectMaps);
 document.querySelectorAll("table.sortable").forEach(sortable);

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -21,13 +21,12 @@ from typing import Any, Final, final
 
 from snugnet.errors import SnugnetError
 from snugnet.reporting import markup
-from snugnet.reporting.networks import space_of
-from snugnet.reporting.reading import RunFiles, read_run
+from snugnet.reporting.reading import RunFiles, read_run, space_of
 from snugnet.reporting.sections import page_data
 from snugnet.space.space import SearchSpace
 from snugnet.store import check_writable, write_text
 
-_SCRIPTS: Final = ("solver.js", "drawing.js", "charts.js", "network.js", "explorer.js", "page.js")
+_SCRIPTS: Final = ("drawing.js", "charts.js", "network.js", "explorer.js", "page.js")
 _ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -48,9 +47,9 @@ def build_report(folder: str | Path, out: str | Path | None = None, *, space: Se
     `space` is found from the run's table and recipe; give it where a run has neither.
     """
     target = Path(folder) / "report.html" if out is None else Path(out)
-    made = make_report(folder, space=space)
+    report = make_report(folder, space=space)
     check_writable(target)
-    return write_text(target, made.html)
+    return write_text(target, report.html)
 
 
 def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Report:
@@ -79,7 +78,7 @@ def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Repo
 
 
 def _space(files: RunFiles) -> SearchSpace | None:
-    """The run's space; without it the page draws what the network's own words say, and tells why."""
+    """The run's space; without it the page draws what the network's own text says, and gives the reason."""
     try:
         return space_of(files)
     except SnugnetError:
@@ -87,14 +86,13 @@ def _space(files: RunFiles) -> SearchSpace | None:
 
 
 def _title(files: RunFiles) -> str:
-    recipe = files.found.get("recipe", {})
-    return str(recipe.get("name") or files.folder.resolve().name)
+    return str((files.recipe or {}).get("name") or files.folder.resolve().name)
 
 
-def _guarded(files: RunFiles, name: str, work: Any) -> str:
+def _guarded(files: RunFiles, name: str, work: Callable[[], str]) -> str:
     """Markup, or the reason why there is none: a strange file must not cost the rest of the page."""
-    made = files.attempt(name, lambda: {"html": work()})
-    return made["html"] if "html" in made else markup.missing(made["missing"])
+    section = files.attempt(name, lambda: {"html": work()})
+    return section["html"] if "html" in section else markup.missing(section["missing"])
 
 
 def _asset(name: str) -> str:

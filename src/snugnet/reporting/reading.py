@@ -1,48 +1,229 @@
 """What a run folder holds, file by file; what is missing or damaged is a sentence, not an error.
 
-A page about half a run is still worth having, so every file is optional here. What could not be read stands in `trouble`
-with the reason, and the page shows that reason in the place of the picture.
+Half a run deserves a page too, so every file is optional here. What could not be read stands in `trouble` with the reason,
+and the page shows that reason in the place of the picture. Every JSON file has a model of the fields the page uses: a field
+that is not what it should be is named here, once, and nothing after this file has to doubt what it reads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
+from snugnet.costs.table import CostTable, exact_table
 from snugnet.costs.table_file import load_table
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
-from snugnet.store import read_json, read_text, sha256
+from snugnet.space.architecture import Architecture, read_json_form
+from snugnet.space.reading import find_space
+from snugnet.space.space import SearchSpace
+from snugnet.space.stored import space_from_json
+from snugnet.store import as_model, read_json, read_model, read_text, unsealed
 
-_READING_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_READING_ERRORS: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_COUNTED: Final = ("macs", "params", "memory")
+
+
+class _Fields(BaseModel):
+    """The fields of a file that the page uses; a file may have more."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+class SearchFile(_Fields):
+    """search.json: `limits` is what was asked, `aims` what predictions were held to, `value` the score."""
+
+    method: str
+    seed: int
+    space: str
+    architecture: str
+    layers: dict[str, Any]
+    predicted: dict[str, float]
+    limits: dict[str, float]
+    aims: dict[str, float]
+    accuracy: float
+    loss: float
+    value: float
+    seconds: float
+    images: int
+    evaluated: int
+    details: dict[str, Any] = {}
+
+
+@final
+class CertifiedLimit(_Fields):
+    """One limit of a certificate; `while_measuring` (latency) has the median, the 90 % quantile and the passes."""
+
+    limit: float
+    predicted: float | None
+    measured: float
+    interval: list[float] = Field(min_length=2, max_length=2)
+    slack: float
+    exact: bool
+    device: dict[str, str] = {}
+    while_measuring: dict[str, float] = {}
+
+
+@final
+class CertifiedNetwork(_Fields):
+    name: str
+    form: str
+    weights_sha256: str
+    architecture: str | None
+
+
+@final
+class CertificateFile(_Fields):
+    fits: bool
+    network: CertifiedNetwork
+    batch: int
+    input_shape: list[int]
+    budgets: dict[str, CertifiedLimit]
+    date: str
+    versions: dict[str, str]
+    message: str
+    sha256: str
+
+
+@final
+class AccuracyFile(_Fields):
+    """accuracy.json: of the fine-tuned network."""
+
+    val: float | None = None
+    test: float | None = None
+    architecture: str | None = None
+
+
+@final
+class CheckRow(_Fields):
+    architecture: str
+    predicted: float
+    measured: float
+    low: float
+    high: float
+
+
+@final
+class CheckFile(_Fields):
+    """check.json: networks the table had not seen."""
+
+    r2: float
+    ratio: float
+    worst_error: float
+    margin: float
+    speed: float
+    message: str
+    rows: list[CheckRow]
+
+
+@final
+class FrontRow(_Fields):
+    predicted: dict[str, float]
+    accuracy: float
+    architecture: str
+
+
+@final
+class FrontFile(_Fields):
+    resource: str
+    points: list[FrontRow]
+
+
+@final
+class SavedEffects(_Fields):
+    """What every choice adds to the score of a network; None where an older version saved something else."""
+
+    value: list[float] | None = None
+
+
+@final
+class EffectsFile(_Fields):
+    worths: SavedEffects
+
+
+@final
+class Evaluation(_Fields):
+    """A line of evaluations.jsonl: one network on so many images."""
+
+    network: str
+    accuracy: float
+    loss: float
+    calibrated_loss: float | None = None
+    images: int = 0
+
+    @property
+    def score(self) -> float:
+        """What the search ranks by."""
+        return self.accuracy - (self.loss if self.calibrated_loss is None else self.calibrated_loss)
+
+
+@final
+class TrainRow(_Fields):
+    """A line of train.jsonl: losses (any field that ends in "loss") or accuracies after `total` steps."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    phase: int
+    method: str
+    total: float
+    accuracy: dict[str, float] = {}
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {name: float(value) for name, value in (self.model_extra or {}).items() if name.endswith("loss")}
+
+
+@final
+@dataclass(kw_only=True)
 class RunFiles:
-    """The contents by name (see `_FILES`), the paths they came from, and why others are not there."""
+    """The files of a run, and for those that are not here the reason why."""
 
     folder: Path
-    found: dict[str, Any] = field(default_factory=dict)
-    paths: dict[str, Path] = field(default_factory=dict)
+    recipe: dict[str, Any] | None = None
+    table: CostTable | None = None
+    check: CheckFile | None = None
+    training: list[TrainRow] | None = None
+    search: SearchFile | None = None
+    architecture: dict[str, Any] | None = None
+    effects: EffectsFile | None = None
+    evaluations: list[Evaluation] | None = None
+    front: FrontFile | None = None
+    finetuning: list[TrainRow] | None = None
+    accuracy: AccuracyFile | None = None
+    certificate: CertificateFile | None = None
     trouble: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)  # of another network than the one found last
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.found
+    @property
+    def chosen(self) -> Architecture | None:
+        """The network the run came to."""
+        layers = self.search.layers if self.search is not None else self.architecture
+        return None if layers is None else read_json_form(layers)
 
-    def __getitem__(self, name: str) -> Any:
-        return self.found[name]
+    def limit_of(self, name: str) -> float | None:
+        """What was asked: by the certificate, or by the search."""
+        if self.certificate is not None and name in self.certificate.budgets:
+            return self.certificate.budgets[name].limit
+        return None if self.search is None else self.search.limits.get(name)
+
+    def predicted(self, name: str) -> float | None:
+        """What the chosen network was predicted to cost: by the certificate, or by the search that found it."""
+        line = None if self.certificate is None else self.certificate.budgets.get(name)
+        if line is not None and line.predicted is not None:
+            return line.predicted
+        return None if self.search is None else self.search.predicted.get(name)
 
     def attempt(self, name: str, work: Callable[[], dict[str, Any]], *needed: str) -> dict[str, Any]:
         """What `work` makes of the files it needs, or `{"missing": reason}`; odd contents are a reason too."""
-        lacking = [self.trouble[item] for item in needed if item not in self.found]
+        lacking = [self.trouble[item] for item in needed if getattr(self, item) is None]
         if lacking:
             return {"missing": " ".join(lacking)}
         try:
@@ -62,56 +243,82 @@ def read_run(folder: str | Path) -> RunFiles:
     if not home.is_dir():
         raise BadInput("RUN must be the folder of a run", value=str(folder), remedy="Give the folder of `snugnet run`.")
     files = RunFiles(folder=home)
+    here = False
     for name, (place, read, writer) in _FILES.items():
         path = _newest(home, place)
         if not path.is_file():
             files.trouble[name] = f"There is no {place.replace('**/', '')} in this run; {writer} writes it."
             continue
+        here = True
         try:
-            files.found[name] = read(path)
-            files.paths[name] = path
+            setattr(files, name, read(path))
         except SnugnetError as error:
             files.trouble[name] = files.damaged[name] = str(error)
         except _READING_ERRORS as error:
             files.trouble[name] = files.damaged[name] = f"{place} is not what it should be ({error})."
-    _leave_out_other_networks(files)
-    if not files.found and not files.damaged:
+    if not here:
         raise BadInput("RUN must hold a file of a run", value=str(folder), remedy="Give the folder of `snugnet run`.")
+    _leave_out_other_networks(files)
     return files
 
 
 def _leave_out_other_networks(files: RunFiles) -> None:
     """After a new search, what was trained and certified before belongs to another network: it must not stand beside
     the new one as if it were its own."""
-    chosen = files.found.get("search", {}).get("architecture")
-    if chosen is None:
+    if files.search is None:
         return
     owners = {
-        "accuracy": lambda: files["accuracy"].get("architecture"),
-        "certificate": lambda: files["certificate"].get("network", {}).get("architecture"),
+        "accuracy": files.accuracy and files.accuracy.architecture,
+        "certificate": files.certificate and files.certificate.network.architecture,
     }
     for name, owner in owners.items():
-        if name in files.found and owner() != chosen:
+        if getattr(files, name) is not None and owner != files.search.architecture:
             place, _, writer = _FILES[name]
-            files.trouble[name] = (
-                f"{place} belongs to another network than the one search.json found; {writer} makes it anew."
-            )
-            files.stale[name] = files.trouble[name]
-            del files.found[name]
+            reason = f"{place} belongs to another network than the one search.json found; {writer} makes it anew."
+            files.trouble[name] = files.stale[name] = reason
+            setattr(files, name, None)
     if "accuracy" in files.stale:
-        files.found.pop("finetuning", None)
+        files.finetuning = None
         files.trouble["finetuning"] = (
             "The network that was found last has not been fine-tuned yet; `snugnet finetune` does."
         )
 
 
-def predicted_of(files: RunFiles, name: str) -> float | None:
-    """What the chosen network was predicted to cost: by the certificate, or by the search that found it."""
-    line = files.found.get("certificate", {}).get("budgets", {}).get(name, {})
-    guess = line.get("predicted")
-    if guess is None:
-        guess = files.found.get("search", {}).get("predicted", {}).get(name)
-    return None if guess is None else float(guess)
+def space_of(files: RunFiles) -> SearchSpace:
+    """The space of a run by its table and recipe, believed only if the table holds its parts."""
+    if files.table is None:
+        raise BadInput("the run's space must be known from its table", remedy=files.trouble["table"])
+    origin = files.table.origin
+    if "definition" in origin:
+        return space_from_json(origin["definition"], str(files.folder / "table.json"))
+    asked = (files.recipe or {}).get("space") or {}
+    word = asked.get("name") or origin.get("source") or origin["space"]
+    if str(word).lower().endswith((".yaml", ".yml")):
+        space = find_space(word)
+        space = replace(space, classes=origin.get("classes", space.classes))
+    else:
+        sizes = origin.get("resolutions", [])
+        options = {"classes": origin.get("classes"), "resolution": sizes[0] if len(sizes) == 1 else None}
+        options["width"] = asked.get("width")
+        space = find_space(word, **{name: value for name, value in options.items() if value is not None})
+    if differences := files.table.differences(space=space):
+        raise BadInput(
+            "the recipe's space must be the table's",
+            value=differences,
+            remedy="Give the space in Python: build_report(RUN, space=...).",
+        )
+    return space
+
+
+def tables_of(files: RunFiles, space: SearchSpace) -> dict[str, CostTable]:
+    """The run's own table, and exact ones of what can be counted."""
+    tables: dict[str, CostTable] = {}
+    if files.table is not None:
+        files.table.require(space=space)
+        tables[files.table.resource] = files.table
+    limited = {} if files.search is None else files.search.limits
+    counted = (*_COUNTED, *(["model_size"] if "model_size" in limited else []))
+    return tables | {name: exact_table(space, name) for name in counted if name not in tables}
 
 
 def file_hashes(folder: Path) -> list[tuple[str, int, str]]:
@@ -135,7 +342,7 @@ def _newest(home: Path, place: str) -> Path:
 def _object(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise DamagedFile(f"{path} must hold an object", remedy="Restore or remake it.")
+        raise DamagedFile(f"{path} must hold an object", remedy="Restore it, or run the step that writes it again.")
     return value
 
 
@@ -143,60 +350,74 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         value = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
-        raise DamagedFile(f"{path} must be YAML", remedy="Restore it.") from error
+        raise DamagedFile(f"{path} must be YAML", remedy="Restore the recipe of this run.") from error
     if not isinstance(value, dict):
-        raise DamagedFile(f"{path} must hold a mapping", remedy="Restore it.")
+        raise DamagedFile(f"{path} must hold a mapping", remedy="Restore the recipe of this run.")
     return value
 
 
-def _evaluations(path: Path) -> list[dict[str, Any]]:
-    """Every network once, as it was seen with the most images."""
-    kept: dict[str, dict[str, Any]] = {}
-    for row in _lines(path):
-        if "network" in row and row.get("images", 0) >= kept.get(row["network"], {}).get("images", 0):
-            kept[row["network"]] = row
-    return list(kept.values())
+Row = TypeVar("Row", bound=BaseModel)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """One object a line; a last line that was cut off belongs to a run that is still going on, and is left out."""
+def _lines(path: Path, model: type[Row], key: str) -> list[Row]:
+    """The lines that have `key`, each an object; a torn last line belongs to a run that still goes on: it is left out."""
     lines = read_text(path).splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("not an object")
-            rows.append(row)
+            value = json.loads(line)
         except ValueError as error:
-            if number < len(lines):
-                raise DamagedFile(
-                    f"{path} must hold an object a line", value=f"line {number}", remedy="Restore it."
-                ) from error
+            if number == len(lines):
+                break
+            raise DamagedFile(
+                f"{path} must hold an object per line", value=f"line {number}", remedy="Restore the file."
+            ) from error
+        if not isinstance(value, dict):
+            raise DamagedFile(
+                f"{path} must hold an object per line", value=f"line {number}", remedy="Restore the file."
+            )
+        if key in value:
+            rows.append(as_model(value, model, f"{path}, line {number}"))
     return rows
 
 
-def _certificate(path: Path) -> dict[str, Any]:
-    """A certificate is shown only if its seal is whole (the same rule as `snugnet.deploy`, which this room cannot see)."""
-    value = _object(path)
-    body = {name: item for name, item in value.items() if name != "sha256"}
-    if value.get("sha256") != sha256(json.dumps(body, sort_keys=True).encode()):
-        raise DamagedFile(f"{path}: field sha256 must match what the certificate says", remedy="Certify again.")
-    return value
+def _evaluations(path: Path) -> list[Evaluation]:
+    """Every network once, as it was seen with the most images."""
+    kept: dict[str, Evaluation] = {}
+    for row in _lines(path, Evaluation, "network"):
+        if row.network not in kept or row.images >= kept[row.network].images:
+            kept[row.network] = row
+    return list(kept.values())
 
 
-_FILES: Final[dict[str, tuple[str, Callable[[Path], Any], str]]] = {
+def _certificate(path: Path) -> CertificateFile:
+    """A certificate is shown only if its seal is whole."""
+    value = read_json(path)
+    unsealed(value, str(path), "a certificate")
+    return as_model(value, CertificateFile, str(path))
+
+
+def _training(path: Path) -> list[TrainRow]:
+    return _lines(path, TrainRow, "total")
+
+
+Reader = Callable[[Path], Any]
+_FILES: Final[Mapping[str, tuple[str, Reader, str]]] = {
     "recipe": ("recipe.yaml", _yaml, "`snugnet run`"),
     "table": ("table.json", load_table, "`snugnet measure`"),
-    "check": ("check.json", _object, "`snugnet check`"),
-    "training": ("train.jsonl", _lines, "`snugnet train`"),
-    "search": ("search.json", _object, "`snugnet search`"),
+    "check": ("check.json", lambda path: read_model(path, CheckFile), "`snugnet check`"),
+    "training": ("train.jsonl", _training, "`snugnet train`"),
+    "search": ("search.json", lambda path: read_model(path, SearchFile), "`snugnet search`"),
     "architecture": ("architecture.json", _object, "`snugnet search`"),
-    "worths": ("search/worths.json", _object, "`snugnet front` (or `snugnet search --method instant`)"),
+    "effects": (
+        "search/worths.json",
+        lambda path: read_model(path, EffectsFile),
+        "`snugnet front` (or `snugnet search --method instant`)",
+    ),
     "evaluations": ("search/evaluations.jsonl", _evaluations, "`snugnet search`"),
-    "front": ("front.json", _object, "`snugnet front`"),
-    "finetuning": ("finetune/**/train.jsonl", _lines, "`snugnet finetune`"),
-    "accuracy": ("accuracy.json", _object, "`snugnet finetune`"),
+    "front": ("front.json", lambda path: read_model(path, FrontFile), "`snugnet front`"),
+    "finetuning": ("finetune/**/train.jsonl", _training, "`snugnet finetune`"),
+    "accuracy": ("accuracy.json", lambda path: read_model(path, AccuracyFile), "`snugnet finetune`"),
     "certificate": ("certificate.json", _certificate, "`snugnet certify`"),
 }
 _BINARIES: Final = ("supernet.safetensors", "network.safetensors", "network.onnx", "network.pt2")

@@ -6,23 +6,35 @@ missing, `{"missing": reason}` stands in its place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from snugnet.costs.table import CostTable
-from snugnet.errors import SnugnetError
-from snugnet.reporting.evaluated import judged_explorer
-from snugnet.reporting.networks import chosen_of, drawn, explorer, space_of, tables_of, why_no_solver
-from snugnet.reporting.reading import RunFiles, predicted_of
-from snugnet.space.architecture import parse
-from snugnet.space.plan import plan
+from snugnet.errors import BadInput, SnugnetError
+from snugnet.reporting.pool import (
+    AskedLimit,
+    PoolNetwork,
+    asked_limits,
+    evaluated_networks,
+    pool_of,
+    remark_on_front,
+    saved_effects,
+    why_another,
+    why_only_evaluated,
+)
+from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
+from snugnet.searching.choice_effects import split
+from snugnet.space.architecture import Architecture, find_choice
+from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.space import SearchSpace
 from snugnet.units import resource
 
-_MOST_POINTS: Final = 400  # of one curve: more than a screen has room for
-_MOST_DOTS: Final = 2000
+Section = dict[str, Any]
+Tables = Mapping[str, CostTable]
+_MOST_POINTS: Final = 400  # of one curve: more than a screen can show
 
 
-def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Any]:
+def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
     """Everything the page's script draws."""
     tables: dict[str, CostTable] = {}
     unknown = ""
@@ -33,113 +45,224 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Any]:
         space, unknown = None, str(error)
     known = space
 
-    def explored() -> dict[str, Any]:
-        if known is None:
-            return {"missing": f"Not without knowing the space: {unknown}"}
-        if reason := why_no_solver(files, known):
-            return judged_explorer(files, known, tables, reason)
-        return explorer(files, known, tables)
+    def with_space(work: Any) -> Section:
+        section: Section = {"missing": f"Not without knowing the space: {unknown}"} if known is None else work(known)
+        return section
 
-    source = "search" if "search" in files else "architecture"
+    source = "search" if files.search is not None else "architecture"
     return {
-        "network": files.attempt("network", lambda: drawn(chosen_of(files), known, tables), source),
-        "check": files.attempt("check", lambda: _check(files), *([] if _has_networks(files) else ["check"])),
+        "network": files.attempt("network", lambda: _chosen(files, known, tables), source),
+        "check": files.attempt("check", lambda: _check(files), *([] if _fitted_networks(files) else ["check"])),
         "front": files.attempt("front", lambda: _front(files, known, tables), *([] if _has_dots(files) else ["front"])),
-        "explorer": files.attempt("explorer", explored),
-        "training": files.attempt("training", lambda: _curves(files["training"]), "training"),
-        "finetuning": files.attempt("finetuning", lambda: _curves(files["finetuning"]), "finetuning"),
+        "explorer": files.attempt("explorer", lambda: with_space(lambda s: _explorer(files, s, tables))),
+        "training": files.attempt("training", lambda: _curves(files.training or []), "training"),
+        "finetuning": files.attempt("finetuning", lambda: _curves(files.finetuning or []), "finetuning"),
         "heat": files.attempt("heat", lambda: _heat(files, known), "search"),
+        "effects": files.attempt("effects", lambda: with_space(lambda s: _effects(files, s))),
     }
 
 
-def _has_networks(files: RunFiles) -> bool:
-    return "table" in files and bool(files["table"].origin.get("networks"))
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def _chosen(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Section:
+    """The chosen network; sizes and costs are added where the space is known."""
+    architecture = files.chosen
+    assert architecture is not None  # one of its two files is there
+    if space is None:
+        return _without_space(architecture)
+    network = plan(architecture, space)
+    stages = []
+    for index, row in enumerate(_blocks(architecture, network, space)):
+        width, slots = architecture.stages[index].width, space.stages[index].max_depth
+        blocks = [part_words(part, tables, expand) for part, expand in row]
+        stages.append({"name": f"Stage {index + 1}", "width": width, "slots": slots, "blocks": blocks})
+    ends = {"stem": part_words(network.stem, tables), "head": part_words(network.head, tables)}
+    return {"text": str(architecture), "stages": stages, **ends}
+
+
+def _blocks(
+    architecture: Architecture, network: NetworkSpec, space: SearchSpace
+) -> list[list[tuple[BlockSpec, float]]]:
+    """Every stage's blocks, each with the expansion its choice is named by."""
+    rows = []
+    for stage, choice, parts in zip(space.stages, architecture.stages, network.stages):
+        offered = [find_choice(block, stage) for block in choice.blocks]
+        rows.append([(part, option.expand) for part, option in zip(parts, offered) if option is not None])
+    return rows
+
+
+def part_words(part: StemSpec | BlockSpec | HeadSpec, tables: Tables, expand: float = 0.0) -> Section:
+    """One part of a network as the page draws it."""
+    cost = {name: table.of_part(part) for name, table in tables.items()}
+    if isinstance(part, BlockSpec):
+        shape = {"in": part.in_channels, "middle": part.mid_channels, "out": part.out_channels}
+        place = {"size": part.resolution, "stride": part.stride}
+        return {"kernel": part.kernel, "expand": expand, "se": part.se > 0, **shape, **place, "cost": cost}
+    if isinstance(part, HeadSpec):
+        widths = [part.in_channels, part.hidden, *([part.pooled] if part.pooled else [])]
+        text = f"{' → '.join(map(str, widths))} channels → {part.classes} classes"
+    else:
+        text = f"{part.in_channels} → {part.out_channels} channels"
+    return {"label": part.label, "words": text, "cost": cost}
+
+
+def _without_space(architecture: Architecture) -> Section:
+    """A network of an unknown space: what its own text says."""
+    stages, before = [], architecture.stem
+    for index, choice in enumerate(architecture.stages, 1):
+        blocks = []
+        for block in choice.blocks:
+            shape = {"in": before, "middle": block.mid_channels or round(block.expand * before), "out": choice.width}
+            blocks.append({"kernel": block.kernel, "expand": block.expand, "se": block.se, **shape, "cost": {}})
+            before = choice.width
+        stages.append({"name": f"Stage {index}", "width": choice.width, "slots": len(blocks), "blocks": blocks})
+    ends: Section = {
+        "stem": {"label": f"stem {architecture.stem}", "words": f"{architecture.stem} channels", "cost": {}},
+        "head": {"label": f"head {architecture.head}", "words": f"{architecture.head} features", "cost": {}},
+    }
+    return {"text": str(architecture), "stages": stages, **ends}
+
+
+# --- the explorer -----------------------------------------------------------------------------------------------------
+
+
+def _explorer(files: RunFiles, space: SearchSpace, tables: Tables) -> Section:
+    """The pool and its sliders; parts of networks are listed once and named by number."""
+    pool, reason = pool_of(files, space, tables), why_only_evaluated(files, space)
+    if not pool:
+        evaluations = files.trouble.get("evaluations", "No evaluated network is of this space.")
+        raise BadInput("the explorer needs effects of choices or evaluated networks", remedy=f"{reason} {evaluations}")
+    limits = asked_limits(files, tables)
+    parts: dict[Any, Section] = {}
+    numbers: dict[Any, int] = {}
+
+    def number_of(part: StemSpec | BlockSpec | HeadSpec, expand: float = 0.0) -> int:
+        if (part, expand) not in numbers:
+            numbers[part, expand] = len(parts)
+            parts[part, expand] = part_words(part, tables, expand)
+        return numbers[part, expand]
+
+    networks = []
+    for row in pool:
+        network = plan(row.architecture, space)
+        networks.append(
+            {
+                "text": str(row.architecture),
+                "widths": [choice.width for choice in row.architecture.stages],
+                "blocks": [
+                    [number_of(*block) for block in blocks] for blocks in _blocks(row.architecture, network, space)
+                ],
+                "stem": number_of(network.stem),
+                "head": number_of(network.head),
+                "costs": [row.costs[name] for name in tables],
+                "accuracy": row.accuracy,
+                "evaluated": row.evaluated,
+            }
+        )
+    return {
+        "resources": [_slider(name, limits[name], pool) for name in tables],
+        "parts": list(parts.values()),
+        "slots": [stage.max_depth for stage in space.stages],
+        "networks": networks,
+        "reason": reason,
+        "remark": why_another(files, pool, limits),
+    }
+
+
+def _slider(name: str, limit: AskedLimit, pool: Sequence[PoolNetwork]) -> Section:
+    """A resource and the range of its limit, in what a user asks for; it starts at what was asked."""
+    costs = [row.costs[name] / limit.ratio for row in pool]
+    start = max(costs) if limit.asked is None else limit.asked
+    ends = {"low": min(*costs, start), "high": max(*costs, start)}
+    return {"name": name, "unit": resource(name).unit, "ratio": limit.ratio, **ends, "start": start}
+
+
+def _effects(files: RunFiles, space: SearchSpace) -> Section:
+    """What every choice adds to the score against the mean of its block, and every depth against the mean of its stage."""
+    if reason := why_only_evaluated(files, space):
+        return {"missing": reason}
+    options, depths = split(space, saved_effects(files, space))
+    stages = []
+    for index, stage in enumerate(space.stages):
+        alpha = [(row - row.mean()).tolist() for row in options[index]]
+        beta = (depths[index] - depths[index].mean()).tolist()
+        words = {"name": f"Stage {index + 1}", "choices": [choice.label for choice in stage.choices]}
+        stages.append({**words, "depths": list(stage.depths), "alpha": alpha, "beta": beta})
+    return {"stages": stages}
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def _fitted_networks(files: RunFiles) -> list[Mapping[str, Any]]:
+    """The whole networks a table was calibrated with."""
+    return [] if files.table is None else files.table.origin.get("networks") or []
 
 
 def _has_dots(files: RunFiles) -> bool:
-    return "evaluations" in files and "search" in files
+    return files.evaluations is not None and files.search is not None
 
 
-def _check(files: RunFiles) -> dict[str, Any]:
+def _check(files: RunFiles) -> Section:
     """Predicted against measured: networks the table was fitted to, networks it had not seen, and the chosen one."""
-    found: dict[str, Any] = {"seen": [], "unseen": [], "figures": {}}
-    if _has_networks(files):
-        rows = files["table"].origin["networks"]
-        names = ("predicted_ms", "measured_ms", "low_ms", "high_ms")
-        found["seen"] = [[*(float(row[name]) for name in names), row["architecture"]] for row in rows]
-    if "check" in files:
-        check = files["check"]
-        names = ("predicted", "measured", "low", "high")
-        found["unseen"] = [[*(float(row[name]) for name in names), row["architecture"]] for row in check["rows"]]
-        found["figures"] = {name: float(check[name]) for name in ("r2", "ratio", "worst_error", "margin", "speed")}
-        found["message"] = str(check["message"])
+    names = ("predicted_ms", "measured_ms", "low_ms", "high_ms")
+    seen = [[*(float(row[name]) for name in names), row["architecture"]] for row in _fitted_networks(files)]
+    section: Section = {"seen": seen, "unseen": [], "figures": {}}
+    if files.check is not None:
+        check = files.check
+        section["unseen"] = [[r.predicted, r.measured, r.low, r.high, r.architecture] for r in check.rows]
+        section["figures"] = check.model_dump(include={"r2", "ratio", "worst_error", "margin", "speed"})
+        section["message"] = check.message
     else:
-        found["note"] = files.trouble["check"]
-    line = files.found.get("certificate", {}).get("budgets", {}).get("latency")
-    guess = predicted_of(files, "latency")
-    if line and guess is not None:
-        found["chosen"] = [guess, line["measured"], *line["interval"], "the chosen network"]
-    return found
+        section["note"] = files.trouble["check"]
+    line = None if files.certificate is None else files.certificate.budgets.get("latency")
+    predicted = files.predicted("latency")
+    if line is not None and predicted is not None:
+        section["chosen"] = [predicted, line.measured, *line.interval, "the chosen network"]
+    return section
 
 
-def _front(files: RunFiles, space: SearchSpace | None, tables: dict[str, CostTable]) -> dict[str, Any]:
+def _front(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Section:
     """Accuracy against one resource: the front, every network that was evaluated, the chosen one before and after tuning."""
-    search = files.found.get("search", {})
-    name = files["front"]["resource"] if "front" in files else next(iter(search["limits"]))
-    found: dict[str, Any] = {"resource": name, "unit": resource(name).unit, "points": [], "evaluated": []}
-    if "front" in files:
-        found["points"] = [
-            [float(point["predicted"][name]), float(point["accuracy"]), point["architecture"]]
-            for point in files["front"]["points"]
-        ]
+    search, front = files.search, files.front
+    name = front.resource if front is not None else next(iter(search.limits if search is not None else {}))
+    section: Section = {"resource": name, "unit": resource(name).unit, "points": [], "evaluated": [], "remark": ""}
+    if front is not None:
+        section["points"] = [[p.predicted[name], p.accuracy, p.architecture] for p in front.points]
     else:
-        found["note"] = files.trouble["front"]
+        section["note"] = files.trouble["front"]
     if space is not None and name in tables:
-        found["evaluated"] = _judged(files, space, tables[name])
-    if name in search.get("predicted", {}):
-        found["chosen"] = [float(search["predicted"][name]), float(search["accuracy"])]
-    budget = files.found.get("certificate", {}).get("budgets", {}).get(name)
-    if budget:
-        found["limit"] = budget["limit"]
-        if "val" in files.found.get("accuracy", {}):
-            found["final"] = [float(budget["measured"]), float(files["accuracy"]["val"])]
-    elif name in search.get("limits", {}):
-        found["limit"] = float(search["limits"][name])
-    return found
+        rows = evaluated_networks(files, space, tables)
+        section["evaluated"] = [[row.costs[name], row.accuracy, text] for text, row in rows.items()]
+        section["remark"] = remark_on_front(files, space, tables)
+    if search is not None and name in search.predicted:
+        section["chosen"] = [search.predicted[name], search.accuracy]
+    section["limit"] = files.limit_of(name)
+    line = None if files.certificate is None else files.certificate.budgets.get(name)
+    if line is not None and files.accuracy is not None and files.accuracy.val is not None:
+        section["final"] = [line.measured, files.accuracy.val]
+    return section
 
 
-def _judged(files: RunFiles, space: SearchSpace, table: CostTable) -> list[list[Any]]:
-    dots: list[list[Any]] = []
-    for row in files.found.get("evaluations", [])[-_MOST_DOTS:]:
-        if "network" in row:
-            try:
-                cost = table.of_network(plan(parse(row["network"], space), space))
-            except SnugnetError:
-                continue  # of another space: nothing to compare
-            dots.append([cost, float(row["accuracy"]), row["network"]])
-    return dots
-
-
-def _curves(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _curves(rows: Sequence[TrainRow]) -> Section:
     """Loss and accuracy over all steps, and where one phase ends and the next begins."""
     losses: dict[str, list[list[float]]] = {}
     accuracies: dict[str, list[list[float]]] = {}
-    phases: list[dict[str, Any]] = []
+    phases: list[Section] = []
     before = 0.0
     for row in rows:
-        at = float(row["total"])
-        if not phases or phases[-1]["number"] != row["phase"]:  # a phase begins where the one before it ended
-            phases.append({"number": row["phase"], "name": str(row["method"]), "from": before})
-        before = at
-        for name, value in row.items():
-            if name.endswith("loss"):
-                losses.setdefault(name.replace("_", " "), []).append([at, float(value)])
-        for name, value in row.get("accuracy", {}).items():
-            accuracies.setdefault(str(name), []).append([at, float(value)])
+        if not phases or phases[-1]["number"] != row.phase:  # a phase begins where the one before it ended
+            phases.append({"number": row.phase, "name": row.method, "from": before})
+        before = row.total
+        for name, value in row.losses.items():
+            losses.setdefault(name.replace("_", " "), []).append([row.total, value])
+        for name, value in row.accuracy.items():
+            accuracies.setdefault(name, []).append([row.total, value])
     return {"loss": _series(losses), "accuracy": _series(accuracies), "phases": phases}
 
 
-def _series(curves: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
+def _series(curves: Mapping[str, list[list[float]]]) -> list[Section]:
     thinned = []
     for name, points in curves.items():
         step = -(-len(points) // _MOST_POINTS)
@@ -147,24 +270,23 @@ def _series(curves: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     return thinned
 
 
-def _heat(files: RunFiles, space: SearchSpace | None) -> dict[str, Any]:
+def _heat(files: RunFiles, space: SearchSpace | None) -> Section:
     """Alpha and beta at the start and at the end, stage by stage."""
-    details = files["search"]["details"]
+    assert files.search is not None  # `attempt` has seen to it
+    details, method = files.search.details, files.search.method
     if "alpha" not in details:
-        method = files["search"]["method"]
         return {
             "missing": f"Only the Frank-Wolfe search (bcsfw) moves through probabilities; this network is from {method}."
         }
     stages = []
     for index, (alpha, beta) in enumerate(zip(details["alpha"], details["beta"])):
         known = space.stages[index] if space is not None and index < len(space.stages) else None
-        start = {"alpha": details["start_alpha"][index], "beta": details["start_beta"][index]}
         stages.append(
             {
                 "name": f"Stage {index + 1}",
                 "choices": [c.label for c in known.choices] if known else [str(c + 1) for c in range(len(alpha[0]))],
                 "depths": list(known.depths) if known else [d + 1 for d in range(len(beta))],
-                "start": start,
+                "start": {"alpha": details["start_alpha"][index], "beta": details["start_beta"][index]},
                 "end": {"alpha": alpha, "beta": beta},
             }
         )

@@ -133,16 +133,15 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
     for index, made in enumerate(architecture.stages):
         blocks = []
         for position, block in enumerate(made.blocks):
-            choices = space.stages[index].choices_at(position)
-            choice = find_choice(block, choices)
+            choice = find_choice(block, space.stages[index])
             assert choice is not None
             part = block_part(
                 space,
                 index,
-                choices.index(choice),
+                space.stages[index].choices.index(choice),
                 in_channels=channels,
                 width=made.width,
-                position=position,
+                first=position == 0,
                 resolution=resolution,
                 mid_channels=block.mid_channels,
             )
@@ -170,15 +169,15 @@ def block_part(
     *,
     in_channels: int,
     width: int,
-    position: int,
+    first: bool,
     resolution: int,
     mid_channels: int | None = None,
 ) -> BlockSpec:
-    """The numbers of one block: `choice` at `position` of `stage`, behind `in_channels` channels at `resolution`."""
+    """The numbers of one block: `choice` of `stage`, behind `in_channels` channels at `resolution`."""
     row, rules = space.stages[stage], space.rules
-    picked = row.choices_at(position)[choice]
+    picked = row.choices[choice]
     inner = rules.mid_channels(picked, in_channels) if mid_channels is None else mid_channels
-    stride = 1 if position else row.stride
+    stride = row.stride if first else 1
     shortcut: Shortcut = "identity" if stride == 1 and in_channels == width else "none"
     if shortcut == "none" and rules.shortcut == "always":
         shortcut = "project"
