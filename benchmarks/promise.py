@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from snugnet.budgets import cheapest, dearest
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import load_table
 from snugnet.fitting.runs import open_run
 
 PROGRAM = "import sys; from snugnet.cli import main; main(sys.argv[1:])"

@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from snugnet.budgets import cheapest, dearest, feasible, limits_of
-from snugnet.costs.table import exact_table
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import exact_table, load_table
 from snugnet.fitting.runs import open_run
 from snugnet.nets import Supernet
 from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchMethod, SearchResult, search

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from snugnet.budgets import Budget as Budget
     from snugnet.costs.check import check_table as check
     from snugnet.costs.measure import measure as measure
-    from snugnet.costs.table_file import load_table as load_table
+    from snugnet.costs.table import load_table as load_table
     from snugnet.data import load as load_data
     from snugnet.deploy.certificate import certify as certify
     from snugnet.deploy.export import export as export
@@ -58,7 +58,7 @@ _HOMES = {
     "front": "snugnet.searching:front",
     "load": "snugnet.deploy.network_file:load",
     "load_data": "snugnet.data:load",
-    "load_table": "snugnet.costs.table_file:load_table",
+    "load_table": "snugnet.costs.table:load_table",
     "measure": "snugnet.costs.measure:measure",
     "methods": "snugnet.training.methods",
     "recalibrate": "snugnet.nets:recalibrate",

@@ -104,7 +104,8 @@ def as_model(value: Any, model: type[Model], origin: str) -> Model:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "its content"
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]]
+        place = "".join(steps).removeprefix(".") or "its content"
         message = first["msg"][:1].lower() + first["msg"][1:]
         raise DamagedFile(
             f"{origin}: {place}: {message}", value=first["input"], remedy="Restore the file, or make it again."
@@ -125,9 +126,12 @@ def tensors_fingerprint(state: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         values = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(values.shape)} {values.dtype};".encode())
-        raw = values.reshape(-1).view(values.new_empty(0).byte().dtype)  # uint8, by a way that needs no import of torch
-        digest.update(raw.numpy().data)
+        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
+        if values.dim():
+            raw = values.reshape(-1).view(values.new_empty(0).byte().dtype)  # uint8; no import of torch needed for it
+            digest.update(raw.numpy().data)
+        else:
+            digest.update(str(values.item()).encode())
     return digest.hexdigest()
 
 

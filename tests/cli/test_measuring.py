@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from house import one_clear_line
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import load_table
 from snugnet.space import zoo
 
 TINY = """
@@ -156,8 +156,8 @@ def test_a_device_that_is_not_here(snug, tmp_path):
     ("damage", "message"),
     [
         (lambda text: text[: len(text) // 2], "must be whole JSON"),
-        (lambda text: text.replace('"batch": 1', '"batch": 2'), "origin.batch must be as it was written"),
-        (lambda text: text.replace('"combine": "sum"', '"combine": "median"'), "field combine"),
+        (lambda text: text.replace('"batch": 1', '"batch": 2'), "origin.batch: must be as it was written"),
+        (lambda text: text.replace('"combine": "sum"', '"combine": "median"'), "combine: input should be"),
         (lambda text: "[]", "must be a cost table"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from snugnet.costs import analytic
 from snugnet.costs.calibrate import calibrate, edge_numbers, upper_bound
-from snugnet.costs.networks import spread_networks
+from snugnet.costs.measure import spread_networks
 from snugnet.errors import BadInput
 from snugnet.space import plan, preset
 from snugnet.space.slots import distinct_parts

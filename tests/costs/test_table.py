@@ -10,8 +10,7 @@ from snugnet.costs import analytic
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
 from snugnet.costs.picture import check_format, picture_of_check, picture_of_networks
-from snugnet.costs.table import exact_table
-from snugnet.costs.table_file import load_table, save_table
+from snugnet.costs.table import exact_table, load_table, save_table
 from snugnet.devices.device import Device, Runnable, common_fingerprint
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, TableMismatch
@@ -163,17 +162,31 @@ def edit(path, change):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda v: v["parts"][5].update(cost=0.001), r"parts\[5\]\.cost must be as it was written \(it was changed\)"),
-        (lambda v: v["parts"][5].update(cost="fast"), r"parts\[5\]\.cost must be a number"),
+        (lambda v: v["parts"][5].update(cost=0.001), r"t\.json: parts\[5\]\.cost: must be as it was written"),
+        (lambda v: v["parts"][5].update(cost="fast"), r"t\.json: parts\[5\]\.cost: input should be a valid number"),
         (lambda v: v["parts"][2]["part"].update(kernel="3"), r"parts\[2\]\.part"),
         (lambda v: v["parts"].pop(), r"parts\[122\]"),
-        (lambda v: v["origin"].update(batch=8), r"origin\.batch must be as it was written"),
-        (lambda v: v["origin"]["device"].update(threads="4"), r"origin\.device\.threads must be as it was written"),
-        (lambda v: v["origin"].pop("device"), r"origin\.device must be dict"),
-        (lambda v: v.pop("combine"), "field combine must be there"),
-        (lambda v: v.update(resource="joy"), "field resource must be one of"),
-        (lambda v: v.update(format=9), "field format must be 1"),
+        (lambda v: v["origin"].update(batch=8), r"origin\.batch: must be as it was written"),
+        (lambda v: v["origin"]["device"].update(threads="4"), r"origin\.device\.threads: must be as it was written"),
+        (lambda v: v["origin"].pop("device"), r"origin\.device: field required"),
+        (lambda v: v.pop("combine"), r"t\.json: combine: field required"),
+        (lambda v: v.update(resource="joy"), r"t\.json: resource: must be one of"),
+        (lambda v: v.update(format=9), r"t\.json: format: input should be 1"),
         (lambda v: v["parts"][0].update(alone=[1]), r"parts\[0\]\.alone"),
+        (lambda v: v["parts"][0].update(cost=float("inf")), r"parts\[0\]\.cost: input should be a finite number"),
+        (lambda v: v["parts"][0].update(cost=True), r"parts\[0\]\.cost: input should be a valid number"),
+        (lambda v: v.update(resource=["latency"]), r"t\.json: resource: input should be a valid string"),
+        (lambda v: v.update(combine=["sum"]), r"t\.json: combine: input should be"),
+        (lambda v: v.update(format=[1]), r"t\.json: format: input should be"),
+        (lambda v: v.update(marks=[]), r"t\.json: marks: input should be a valid dict"),
+        (lambda v: v.update(origin=["measured"]), r"t\.json: origin: input should be"),
+        (lambda v: v["origin"].update(kind=["measured"]), r"t\.json: origin\.kind: input should be"),
+        (lambda v: v["origin"]["networks"][1].update(measured_ms="2"), r"origin\.networks\[1\]\.measured_ms"),
+        (lambda v: v["origin"]["calibration"].update(margin=[]), r"origin\.calibration\.margin"),
+        (lambda v: v["parts"][3]["part"].update(part=["block"]), r"parts\[3\]\.part"),
+        (lambda v: v["parts"][3]["part"].update(activation=["relu"]), r"parts\[3\]\.part"),
+        (lambda v: v["parts"].insert(0, []), r"parts\[0\]: input should be"),
+        (lambda v: v.update(colour="blue"), r"t\.json: colour: extra inputs are not permitted"),
         (lambda v: v.clear(), "must be a cost table"),
     ],
 )

@@ -70,7 +70,7 @@ def test_what_no_exporter_can_take_is_explained():
 def test_priority_is_asked_for_and_given_back():
     import os
 
-    from snugnet.devices.priority import raised_priority
+    from snugnet.devices.timing import raised_priority
 
     def state():
         return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)

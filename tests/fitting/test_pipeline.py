@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from house import one_clear_line
-from snugnet.costs.table_file import load_table, save_table
+from snugnet.costs.table import load_table, save_table
 from snugnet.deploy.certificate import read_certificate
 from snugnet.fitting.finetuning import in_words
 

@@ -9,8 +9,7 @@ import yaml
 
 from snugnet.budgets import Budget, FeasibleSet, cheapest, dearest, feasible
 from snugnet.costs.check import Check, CheckedNetwork
-from snugnet.costs.table import CostTable, exact_table, space_id
-from snugnet.costs.table_file import save_table
+from snugnet.costs.table import CostTable, exact_table, save_table, space_id
 from snugnet.deploy.certificate import Certificate, Line
 from snugnet.searching.choice_effects import ChoiceEffects, Prediction, columns, features
 from snugnet.searching.front import FrontPoint

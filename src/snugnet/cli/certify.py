@@ -11,7 +11,7 @@ import typer
 from snugnet.budgets.budget import Budget
 from snugnet.cli.device_options import Batch, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import load_table
 from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.progress import RichProgress
 from snugnet.units import show
@@ -50,7 +50,7 @@ def certify(
 ) -> None:
     """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
     from snugnet.deploy import certificate  # these bring torch in: not for `snugnet --help`
-    from snugnet.devices.registry import by_name
+    from snugnet.devices import by_name
 
     usual = certificate.SETTINGS
     limits = read_limits(budget)

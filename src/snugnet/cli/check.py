@@ -10,8 +10,7 @@ import typer
 from snugnet.cli.device_options import Seconds
 from snugnet.cli.measure import space_at
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.costs.table import CostTable
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import TableMismatch
 from snugnet.progress import RichProgress
 from snugnet.space.space import SearchSpace
@@ -39,7 +38,7 @@ def check(
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
     from snugnet.costs.picture import check_format, picture_of_check
-    from snugnet.devices.registry import by_name
+    from snugnet.devices import by_name
     from snugnet.devices.timing import TimingSettings
 
     read = load_table(table)

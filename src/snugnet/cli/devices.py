@@ -11,8 +11,8 @@ from snugnet.cli.printing import Json, print_json, print_table
 
 def devices(json: Json = False) -> None:
     """List the devices and runtimes, and what is missing for those that cannot be used here."""
+    from snugnet.devices import listing
     from snugnet.devices.device import processor  # these bring torch in: not for `snugnet --help`
-    from snugnet.devices.registry import listing
 
     rows = listing()
     if json:

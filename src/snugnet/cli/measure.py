@@ -10,8 +10,7 @@ import typer
 
 from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.costs.table import CostTable
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.progress import RichProgress
 from snugnet.space.plan import plan
@@ -47,7 +46,7 @@ def measure(
 ) -> None:
     """Measure every block of a space on a device; a killed run goes on where it was."""
     from snugnet.costs.measure import measure as measure_space  # these bring torch in: not for `snugnet --help`
-    from snugnet.devices.registry import by_name
+    from snugnet.devices import by_name
     from snugnet.devices.timing import TimingSettings
 
     settings = TimingSettings() if seconds is None else TimingSettings(seconds=seconds)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugnet.costs.table import CostTable
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, TableMismatch
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def _require_this_device(table: CostTable, path: str) -> None:
     """Milliseconds of another device look like those of this one: they are taken only where the user names it."""
     if table.origin.get("kind") != "measured":
         return
-    from snugnet.devices.registry import DEVICES, by_name
+    from snugnet.devices import DEVICES, by_name
 
     there = table.origin["device"]
     differs = f"device {there['device']}, which is not on this machine"

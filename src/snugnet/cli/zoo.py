@@ -84,9 +84,9 @@ def _measure(
     seconds: float | None,
 ) -> str:
     """Add what each network takes on `device` to its row."""
+    from snugnet.costs.measure import time_networks
     from snugnet.costs.picture import check_format, picture_of_networks  # these bring torch in: not for the plain list
-    from snugnet.costs.published import time_networks
-    from snugnet.devices.registry import by_name
+    from snugnet.devices import by_name
     from snugnet.devices.timing import TimingSettings
 
     if plot is not None:

@@ -1,9 +1,9 @@
-"""What isolation hides: the step from blocks timed alone to whole networks.
+"""What isolation hides: the step from blocks timed by themselves to whole networks.
 
-A block alone finds its weights in the cache, pays for a call of its own, and converts layouts at its edges; inside a
+A block by itself finds its weights in the cache, pays for a call of its own, and converts layouts at its edges; inside a
 network it does not. So a few whole networks are timed in the same passes, and three numbers are fitted to them:
 
-    cost(part) = ratio * alone(part) + overhead + edge * (numbers that enter and leave the part)
+    cost(part) = ratio * isolated_ms(part) + overhead + edge * (numbers that enter and leave the part)
 
 Each stays additive, so tables stay tables. The fit is a ridge towards "nothing hidden" (ratio of the sums, no overhead, no
 edge cost), weighted by relative error: sixteen networks cannot spoil it. What is left over is kept, network by network, from
@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 
 _NOISE: Final = 0.01  # relative error expected of a timed network
 _PRIOR: Final = np.array([0.3, 0.1, 0.1])  # how far each share of a network's time may reasonably move
-_FLOOR: Final = 0.05  # no part costs less than this share of its time alone
+_FLOOR: Final = 0.05  # no part costs less than this share of its isolated time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class Calibration:
     residuals: tuple[float, ...]  # measured / predicted - 1, each by a fit without that network
     margin: float
 
-    def cost(self, part: LayerSpec, alone: float, batch: int = 1) -> float:
+    def cost(self, part: LayerSpec, isolated_ms: float, batch: int = 1) -> float:
         """Milliseconds of `part` inside a network."""
-        fitted = self.ratio * alone + self.overhead_ms + self.edge_ms * edge_numbers(part) * batch / 1e6
-        return max(fitted, _FLOOR * alone)
+        fitted = self.ratio * isolated_ms + self.overhead_ms + self.edge_ms * edge_numbers(part) * batch / 1e6
+        return max(fitted, _FLOOR * isolated_ms)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,7 +64,11 @@ def edge_numbers(part: LayerSpec) -> int:
 
 
 def calibrate(
-    alone: Callable[[LayerSpec], float], networks: Sequence[NetworkSpec], measured: Sequence[float], *, batch: int = 1
+    isolated_ms: Callable[[LayerSpec], float],
+    networks: Sequence[NetworkSpec],
+    measured: Sequence[float],
+    *,
+    batch: int = 1,
 ) -> Calibration:
     """Fit the three numbers to whole networks measured in the same passes as the parts."""
     if len(networks) != len(measured) or len(networks) < 3:
@@ -73,7 +77,7 @@ def calibrate(
             value=(len(networks), len(measured)),
             remedy="Measure 16 networks.",
         )
-    features = np.array([_features(network, alone, batch) for network in networks])
+    features = np.array([_features(network, isolated_ms, batch) for network in networks])
     times = np.array(measured, dtype=float)
     ratio, overhead, edge = (float(w) for w in _fit(features, times))
     residuals = []
@@ -98,10 +102,10 @@ def upper_bound(residuals: Sequence[float], confidence: float = 0.95) -> float:
     return max(0.0, float(errors.mean() + quantile * errors.std(ddof=1) * np.sqrt(1 + 1 / n)))
 
 
-def _features(network: NetworkSpec, alone: Callable[[LayerSpec], float], batch: int) -> list[float]:
+def _features(network: NetworkSpec, isolated_ms: Callable[[LayerSpec], float], batch: int) -> list[float]:
     parts = network.parts
     return [
-        sum(alone(part) for part in parts),
+        sum(isolated_ms(part) for part in parts),
         float(len(parts)),
         sum(edge_numbers(part) for part in parts) * batch / 1e6,
     ]
@@ -113,6 +117,6 @@ def _fit(features: FloatArray, times: FloatArray) -> FloatArray:
     shares = features * scale
     start = np.array([features[:, 0].mean() / times.mean() * np.median(times / features[:, 0]), 0.0, 0.0])
     rows = np.concatenate([shares / times[:, None] / _NOISE, np.diag(1 / _PRIOR)])
-    wanted = np.concatenate([np.full(len(times), 1 / _NOISE), start / _PRIOR])
-    found: FloatArray = np.linalg.lstsq(rows, wanted, rcond=None)[0] * scale
-    return found
+    targets = np.concatenate([np.full(len(times), 1 / _NOISE), start / _PRIOR])
+    coefficients: FloatArray = np.linalg.lstsq(rows, targets, rcond=None)[0] * scale
+    return coefficients

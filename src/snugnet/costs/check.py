@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 
 from snugnet.costs.calibrate import upper_bound
-from snugnet.costs.measure import prepare_networks
-from snugnet.costs.networks import spread_networks
+from snugnet.costs.measure import prepare_networks, spread_networks
 from snugnet.costs.table import CostTable
 from snugnet.devices.device import Device
-from snugnet.devices.estimate import Estimate
-from snugnet.devices.priority import raised_priority
-from snugnet.devices.timing import Timings, TimingSettings, time_subjects
+from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture, parse
@@ -101,14 +98,14 @@ def check_table(
     with raised_priority(device.threads):
         subjects = prepare_networks(device, plans, table.origin["batch"], shown)
         timings = time_subjects(subjects, device.time, rules, progress=shown)
-    found = list(timings.estimates.values())
+    estimates = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]
-    speed = float(np.exp(np.mean([np.log(old / new.ms) for old, new in zip(then, found[networks:])])))
+    speed = float(np.exp(np.mean([np.log(old / new.ms) for old, new in zip(then, estimates[networks:])])))
     predicted = [table.of_network(network) for network in plans[:networks]]
-    return compare(fresh, predicted, found[:networks], speed, timings)
+    return _compare(fresh, predicted, estimates[:networks], speed, timings)
 
 
-def compare(
+def _compare(
     architectures: Sequence[Architecture],
     predicted: Sequence[float],
     measured: Sequence[Estimate],

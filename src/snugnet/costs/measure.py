@@ -1,14 +1,17 @@
 """A space on a device -> what every part of it costs there.
 
-Each distinct part is prepared once and timed alone; a few whole networks are timed in the same shuffled passes; calibration
-(`snugnet.costs.calibrate`) turns the one into the other. The stem, the fixed blocks and the head are parts like all others:
-nothing is left out. The table keeps what it was made from and under which conditions.
+Each distinct part is prepared once and timed by itself; a few whole networks are timed in the same shuffled passes;
+calibration (`snugnet.costs.calibrate`) turns the one into the other. The stem, the fixed blocks and the head are parts like
+all others: nothing is left out. The table keeps what it was made from and under which conditions.
+
+Whole networks are spread over the space's range of cost (`spread_networks`): random architectures crowd around the middle,
+but budgets are asked for everywhere. `time_networks` times given networks side by side, those of the papers for example.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,25 +20,26 @@ import numpy as np
 import torch
 
 import snugnet
+from snugnet.costs import analytic
 from snugnet.costs.calibrate import calibrate
-from snugnet.costs.networks import spread_networks
-from snugnet.costs.table import CostTable, space_id
-from snugnet.costs.table_file import save_table
+from snugnet.costs.table import CostTable, save_table, space_id
+from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.device import Device, Runnable
-from snugnet.devices.estimate import Estimate
-from snugnet.devices.priority import raised_priority
-from snugnet.devices.timing import Timings, TimingSettings, time_subjects
+from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.nets.build import build_part, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
+from snugnet.space.genes import concatenate, decode, encode
 from snugnet.space.plan import LayerSpec, NetworkSpec, plan
+from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
 from snugnet.store import check_writable
 
 CALIBRATION_NETWORKS = 16
+_PER_KIND = 400  # candidates per degree of randomness
 
 
 def measure(
@@ -83,9 +87,9 @@ def _assemble(
     timings: Timings,
     source: str,
 ) -> CostTable:
-    found = list(timings.estimates.values())
-    isolated_ms = dict(zip(parts, found[: len(parts)]))
-    whole = found[len(parts) :]
+    estimates = list(timings.estimates.values())
+    isolated_ms = dict(zip(parts, estimates[: len(parts)]))
+    whole = estimates[len(parts) :]
     raw = CostTable(resource="latency", costs={part: e.ms for part, e in isolated_ms.items()}, origin={"kind": "raw"})
     fit = calibrate(raw.of_part, plans, [e.ms for e in whole], batch=batch)
     costs = {part: fit.cost(part, e.ms, batch) for part, e in isolated_ms.items()}
@@ -108,13 +112,13 @@ def _assemble(
         "score": timings.score,
         "message": timings.message,
         "calibration": fit.to_json(),
-        "networks": [network_words(a, calibrated.of_network(p), e) for a, p, e in zip(chosen, plans, whole)],
+        "networks": [network_row(a, calibrated.of_network(p), e) for a, p, e in zip(chosen, plans, whole)],
     }
     times = {part: (e.ms, e.low, e.high) for part, e in isolated_ms.items()}
     return CostTable(resource="latency", costs=costs, origin=origin, isolated_ms=times)
 
 
-def network_words(architecture: Architecture, predicted: float, measured: Estimate) -> dict[str, Any]:
+def network_row(architecture: Architecture, predicted: float, measured: Estimate) -> dict[str, Any]:
     """One whole network, for a file."""
     return {
         "architecture": str(architecture),
@@ -145,7 +149,7 @@ def prepare_parts(device: Device, parts: Sequence[LayerSpec], batch: int, progre
 
 
 def prepare_networks(
-    device: Device, plans: Sequence[NetworkSpec], batch: int, progress: Progress, prefix: str = "network"
+    device: Device, plans: Sequence[NetworkSpec], batch: int, progress: Progress
 ) -> dict[str, Runnable]:
     """Whole networks with random weights (what they cost does not depend on them), ready to run."""
     prepared = {}
@@ -156,11 +160,61 @@ def prepare_networks(
             for number, network in enumerate(plans):
                 size = network.resolution
                 example = torch.randn(batch, network.stem.in_channels, size, size)
-                prepared[f"{prefix} {number}"] = device.prepare(build_plan(network), example)
+                prepared[f"network {number}"] = device.prepare(build_plan(network), example)
                 progress.update(number + 1)
     finally:
         progress.stop()
     return prepared
+
+
+def spread_networks(
+    space: SearchSpace, count: int, rng: np.random.Generator, *, without: frozenset[Architecture] = frozenset()
+) -> tuple[Architecture, ...]:
+    """`count` different architectures evenly spread over the range of MACs, none of them in `without`.
+
+    Candidates are drawn between the smallest, random and largest networks; those are kept whose MACs stand evenly between
+    the ends.
+    """
+    if count < 1:
+        raise BadInput("the number of networks must be at least 1", value=count, remedy="Ask for 16 or 24.")
+    ends = [encode([end(space)] * _PER_KIND, space) for end in (smallest, largest)]
+    drawn = [mutate_many(space, end, rng, share) for end in ends for share in (0.15, 0.35, 0.6)]
+    genes = concatenate([*drawn, sample_many(space, _PER_KIND, rng)])
+    size = costs_of_many(space, genes, analytic.macs)
+    targets = np.linspace(size.min(), size.max(), 2 * count + 1)[1::2]
+    candidates = decode(genes, space)
+    chosen: dict[Architecture, None] = {}
+    for target in rng.permutation(targets):
+        for index in np.argsort(np.abs(size - target)):
+            candidate = candidates[index]
+            if candidate not in chosen and candidate not in without:
+                chosen[candidate] = None
+                break
+    if len(chosen) < count:
+        raise BadInput(
+            f"space {space.name!r} must hold enough different networks",
+            value=f"{len(chosen)} of {count}",
+            remedy=f"Ask for {len(chosen)} at most.",
+        )
+    return tuple(chosen)
+
+
+def time_networks(
+    networks: Mapping[str, NetworkSpec],
+    device: Device,
+    *,
+    batch: int = 1,
+    settings: TimingSettings | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Estimate], str]:
+    """Every network's time on `device` in the same shuffled passes, and a sentence on how the measuring went."""
+    check_batch(batch)
+    shown = progress or NullProgress()
+    with raised_priority(device.threads):
+        subjects = prepare_networks(device, list(networks.values()), batch, shown)
+        named = dict(zip(networks, subjects.values()))
+        timings = time_subjects(named, device.time, settings or TimingSettings(seconds=90.0), progress=shown)
+    return timings.estimates, timings.message
 
 
 def check_batch(batch: int) -> None:

@@ -1,10 +1,13 @@
-"""What every part of a space costs: one table per resource, measured or exact.
+"""What every part of a space costs: one table per resource, measured or exact, in memory and in its file.
 
 A network's cost by the table is the sum over its parts (the largest for peak memory: `combine`). A table knows its
 origin: for a measured one the device's fingerprint, batch, precision, date, versions, passes; for an exact one the
 convention of counting. Keys are parts, that is all the numbers of a layer, so that a table serves every network made of
 the same parts, whatever space it came from. Of a free middle width some values are measured; those between are
 interpolated (exact tables compute them). Used for something else than it was made for, a table refuses (`require`).
+
+In its file every value carries a mark, a short hash of where it stands and what it is. So a table that was edited by hand
+is refused with the name of the field that was changed; a truncated one with the line and column where it ends.
 """
 
 from __future__ import annotations
@@ -14,18 +17,33 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from snugnet.costs import analytic
-from snugnet.errors import TableMismatch, UnknownName
-from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec
+from snugnet.errors import DamagedFile, TableMismatch, UnknownName
+from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec, part_from_json, part_to_json
 from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
-from snugnet.store import sha256
+from snugnet.store import as_model, read_json, sha256, write_json
+from snugnet.units import RESOURCES
 from snugnet.units import resource as known_resource
 
 Combine = Literal["sum", "max"]
+Times = tuple[float, float, float]
+"""Milliseconds with their 95 % interval: value, low, high."""
+
+
+class Purpose(TypedDict, total=False):
+    """What a table is asked to serve for; what is left out, or None, is not asked for."""
+
+    space: SearchSpace | None
+    device: Mapping[str, str] | None
+    batch: int | None
+    resolution: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +54,7 @@ class CostTable:
     costs: dict[LayerSpec, float]
     combine: Combine = "sum"
     origin: dict[str, Any] = field(default_factory=dict)
-    isolated_ms: dict[LayerSpec, tuple[float, float, float]] = field(default_factory=dict)
+    isolated_ms: dict[LayerSpec, Times] = field(default_factory=dict)
     """Of a measured table: each part's time by itself before calibration, with its 95 % interval."""
 
     @property
@@ -59,48 +77,41 @@ class CostTable:
     def combined(self, costs: Iterable[float]) -> float:
         return sum(costs) if self.combine == "sum" else max(costs)
 
-    def require(
-        self,
-        *,
-        space: SearchSpace | None = None,
-        device: Mapping[str, str] | None = None,
-        batch: int | None = None,
-        resolution: int | None = None,
-    ) -> None:
+    def require(self, **purpose: Unpack[Purpose]) -> None:
         """Raise `TableMismatch`, with all that differs, unless the table was made for this."""
-        if found := self.differences(space=space, device=device, batch=batch, resolution=resolution):
+        if differences := self.differences(**purpose):
             raise TableMismatch(
                 f"a {self.resource} table must be used for what it was made for",
-                value=found,
+                value=differences,
                 remedy="Make a table for this with `snugnet measure`.",
             )
 
-    def differences(
-        self,
-        *,
-        space: SearchSpace | None = None,
-        device: Mapping[str, str] | None = None,
-        batch: int | None = None,
-        resolution: int | None = None,
-    ) -> str:
+    def differences(self, **purpose: Unpack[Purpose]) -> str:
         """What the table was made for instead, in words; empty if nothing differs. Exact tables fit anywhere except in
         another space."""
         differences = []
-        if space is not None and self.origin.get("space_id") not in (None, space_id(space)):
-            missing = [part.label for part in distinct_parts(space) if not self._holds(part)]
-            if missing:  # another space of the same parts is served as well
-                found = f"{len(missing)} parts of {space.name!r} are missing, such as {missing[0]}"
-                other = "another of that name" if self.origin.get("space") == space.name else repr(space.name)
-                differences.append(f"space {self.origin.get('space')!r} in the table, {other} here ({found})")
+        if (space := purpose.get("space")) is not None:
+            differences += self._differences_of_space(space)
         if self.origin.get("kind") == "measured":
-            if device is not None:
+            if (device := purpose.get("device")) is not None:
                 differences += _differences(self.origin["device"], device)
-            if batch is not None and batch != self.origin["batch"]:
+            if (batch := purpose.get("batch")) not in (None, self.origin["batch"]):
                 differences.append(f"batch {self.origin['batch']} in the table, {batch} here")
-            if resolution is not None and resolution not in self.origin["resolutions"]:
+            if (resolution := purpose.get("resolution")) not in (None, *self.origin["resolutions"]):
                 sizes = ", ".join(map(str, self.origin["resolutions"]))
                 differences.append(f"resolution {sizes} in the table, {resolution} here")
         return "; ".join(differences)
+
+    def _differences_of_space(self, space: SearchSpace) -> list[str]:
+        """Another space of the same parts is served as well."""
+        missing = []
+        if self.origin.get("space_id") not in (None, space_id(space)):
+            missing = [part.label for part in distinct_parts(space) if not self._holds(part)]
+        if not missing:
+            return []
+        example = f"{len(missing)} parts of {space.name!r} are missing, such as {missing[0]}"
+        other = "another of that name" if self.origin.get("space") == space.name else repr(space.name)
+        return [f"space {self.origin.get('space')!r} in the table, {other} here ({example})"]
 
     @cached_property
     def _by_mid_channels(self) -> dict[BlockSpec, list[tuple[int, float]]]:
@@ -164,3 +175,132 @@ def exact_table(space: SearchSpace, resource: str) -> CostTable:
         combine=combine,
         origin={"kind": "exact", "space": space.name, "space_id": space_id(space)},
     )
+
+
+_FORMAT: Final = 1
+_REMEDY: Final = "Restore the file, or make it anew with `snugnet measure`."
+_Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    part: dict[str, Any]
+    cost: _Cost
+    # Named before the table's own field was; it keeps its name so that tables measured then can still be read.
+    alone: Annotated[list[_Cost], Field(min_length=3, max_length=3)] | None = None
+
+
+class _Open(BaseModel):
+    """Part of an origin: what is read back, and there may be more."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _ExactOrigin(_Open):
+    kind: Literal["exact"]
+    space: str
+    space_id: str
+
+
+class _Calibration(_Open):
+    margin: _Cost = 0.0
+
+
+class _Network(_Open):
+    architecture: str
+    measured_ms: _Cost
+
+
+class _MeasuredOrigin(_Open):
+    kind: Literal["measured"]
+    space: str
+    space_id: str
+    batch: Annotated[int, Field(ge=1)]
+    device: dict[str, str]
+    resolutions: list[int]
+    calibration: _Calibration = _Calibration()
+    networks: list[_Network] = []
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    format: Literal[1]
+    resource: str
+    unit: str
+    combine: Combine
+    origin: _MeasuredOrigin
+    parts: Annotated[list[_Row], Field(min_length=1)]
+    marks: dict[str, str]
+
+
+class _ExactFile(_File):
+    origin: _ExactOrigin  # type: ignore[assignment]
+
+
+def save_table(table: CostTable, path: str | Path) -> Path:
+    """Write `table` to `path`: the old file or the new one, never half of one."""
+    parts: list[dict[str, Any]] = []
+    for part, cost in table.costs.items():
+        times = {"alone": list(table.isolated_ms[part])} if part in table.isolated_ms else {}
+        parts.append({"part": part_to_json(part), "cost": cost, **times})
+    value = {
+        "format": _FORMAT,
+        "resource": table.resource,
+        "unit": table.unit,
+        "combine": table.combine,
+        "origin": table.origin,
+        "parts": parts,
+    }
+    return write_json(path, {**value, "marks": _marks(value)})
+
+
+def load_table(path: str | Path) -> CostTable:
+    """The table in `path`; anything wrong with it is named."""
+    value = read_json(path)
+    if not isinstance(value, dict) or "parts" not in value or "resource" not in value:
+        raise DamagedFile(f"{path} must be a cost table", remedy="Give the file that `snugnet measure` wrote.")
+    origin = value.get("origin")
+    exact = isinstance(origin, dict) and origin.get("kind") == "exact"
+    file = as_model(value, _ExactFile if exact else _File, str(path))
+    if file.resource not in RESOURCES:
+        raise DamagedFile(
+            f"{path}: resource: must be one of {', '.join(RESOURCES)}", value=file.resource, remedy=_REMEDY
+        )
+    parts = [_part(row, f"{path}: parts[{index}].part") for index, row in enumerate(file.parts)]
+    _check_marks(path, value)
+    return CostTable(
+        resource=file.resource,
+        costs={part: row.cost for part, row in zip(parts, file.parts, strict=True)},
+        combine=file.combine,
+        origin=value["origin"],
+        isolated_ms={
+            part: (row.alone[0], row.alone[1], row.alone[2])
+            for part, row in zip(parts, file.parts, strict=True)
+            if row.alone is not None
+        },
+    )
+
+
+def _part(row: _Row, place: str) -> LayerSpec:
+    try:
+        return part_from_json(row.part)
+    except DamagedFile as error:
+        raise DamagedFile(f"{place}: {error.rule}", remedy=_REMEDY) from error
+
+
+def _marks(value: dict[str, Any]) -> dict[str, str]:
+    """A mark for every top-level field, every field of the origin (two levels deep) and every field of every part."""
+    leaves = {name: value[name] for name in value if name not in ("origin", "parts", "marks")}
+    for name, item in value["origin"].items():
+        inner = item if isinstance(item, dict) and item else None
+        leaves |= {f"origin.{name}.{key}": part for key, part in inner.items()} if inner else {f"origin.{name}": item}
+    leaves |= {f"parts[{i}].{name}": item for i, row in enumerate(value["parts"]) for name, item in row.items()}
+    return {place: sha256(f"{place}={json.dumps(item, sort_keys=True)}".encode())[:8] for place, item in leaves.items()}
+
+
+def _check_marks(path: str | Path, value: dict[str, Any]) -> None:
+    written, marks = value["marks"], _marks(value)
+    for place in {**marks, **written}:
+        if written.get(place) != marks.get(place):
+            change = "changed" if place in written and place in marks else "added or taken away"
+            raise DamagedFile(f"{path}: {place}: must be as it was written (it was {change})", remedy=_REMEDY)

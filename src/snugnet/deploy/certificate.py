@@ -23,8 +23,7 @@ from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
 from snugnet.deploy.subject import Subject, open_subject
 from snugnet.devices.device import Device
-from snugnet.devices.priority import raised_priority
-from snugnet.devices.timing import Timings, TimingSettings, time_subjects
+from snugnet.devices.timing import Timings, TimingSettings, raised_priority, time_subjects
 from snugnet.errors import BadInput, BudgetExceeded, DamagedFile
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.plan import NetworkSpec

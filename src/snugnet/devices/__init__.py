@@ -1,11 +1,19 @@
-"""Where networks run, and how long they really take there."""
+"""Where networks run, and how long they really take there.
+
+Devices by name are for the command line and for recipes; in Python a device object does, your own included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
 
 from snugnet.devices.device import Device, Fingerprint, Runnable
 from snugnet.devices.onnx_runtime import OnnxRuntime
 from snugnet.devices.openvino import OpenVino
-from snugnet.devices.registry import DEVICES, DeviceStatus, by_name, listing
 from snugnet.devices.torch_cpu import TorchCpu
 from snugnet.devices.torch_cuda import TorchCuda
+from snugnet.errors import UnknownName
 
 __all__ = [
     "DEVICES",
@@ -20,3 +28,37 @@ __all__ = [
     "by_name",
     "listing",
 ]
+
+DEVICES: Final[dict[str, type[Device]]] = {d.name: d for d in (TorchCpu, TorchCuda, OnnxRuntime, OpenVino)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceStatus:
+    """One line of `snugnet devices`."""
+
+    name: str
+    here: bool
+    reason: str  # why not, empty if here
+    remedy: str
+    precisions: tuple[str, ...]
+
+
+def by_name(name: str, *, threads: int = 1, precision: str = "float32") -> Device:
+    """The device called `name`; fails with the nearest name, or with what is missing."""
+    if name not in DEVICES:
+        raise UnknownName("a device", name, DEVICES)
+    return DEVICES[name](threads=threads, precision=precision)
+
+
+def listing() -> list[DeviceStatus]:
+    """Every known device and whether it can be used here."""
+    return [
+        DeviceStatus(
+            name=name,
+            here=not kind.missing(),
+            reason=kind.missing(),
+            remedy="" if not kind.missing() else kind.remedy(),
+            precisions=kind.precisions,
+        )
+        for name, kind in DEVICES.items()
+    ]

@@ -2,35 +2,50 @@
 
 All subjects are timed in every pass, in an order shuffled anew, so that a slow minute falls on all of them alike. A visit
 to a subject is one call (which also brings code and weights back into the caches, as in steady use) and then as many as a
-readable time needs; the lower of the two counts. After some passes the estimates (`snugnet.devices.estimate`) are looked
-at: when nearly all their intervals are tight enough the work is done, else it goes on until the time is up, and the outcome
-says which.
+readable time needs; the lower of the two counts. After some passes the estimates are looked at: when nearly all their
+intervals are tight enough the work is done, else it goes on until the time is up, and the outcome says which.
+
+Whatever disturbs a shared machine (other programs, a throttled clock, the hypervisor) makes work slower, never faster. So
+the truth lies at the low end, and because all subjects are timed in the same passes they see the same quiet moments. The
+mean of the lowest tenth keeps more of the data than a single quantile: on one cloud machine, whose undisturbed share was a
+fifth, the error of predicted whole networks had a spread of 0.83 % with it, 1.3 % with the 10 % quantile, 2.7 % with the
+median. Passes next to each other are alike (a slow phase lasts), so the bootstrap draws runs of passes, not single ones.
 
 With a journal, a killed run goes on from the passes it had finished. The clock is an argument: `stopwatch(subject, n)`
-returns milliseconds a call, so all of this is tested with subjects of known cost on a machine of known noise.
+returns milliseconds per call, so all of this is tested with subjects of known cost on a machine of known noise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from snugnet.devices.estimate import Estimate, FloatArray, estimates, intervals, low_mean
-from snugnet.devices.journal import Journal
+from snugnet.devices.device import usable_cores
 from snugnet.errors import BadInput
 from snugnet.progress import NullProgress, Progress
+from snugnet.store import Journal, fingerprint
 
 Subject = TypeVar("Subject")
+FloatArray = NDArray[np.float64]
 Score = Literal["tight", "time", "noisy"]
+Granted = Literal["first", "raised", "ordinary"]
 _NEARLY_ALL: Final = 0.9  # share of subjects whose intervals must be tight
 _NOISY: Final = 4.0  # intervals wider than this many tolerances are too wide to use
 _LOOK_EVERY: Final = 10  # passes
+_LOW_SHARE: Final = 0.1
+_DRAWS: Final = 200
+_CONFIDENCE: Final = 0.95
+_AT_ONCE: Final = 4_000_000  # numbers a bootstrap step may hold
+_NICE: Final = -15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +69,25 @@ class TimingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Milliseconds: undisturbed cost with its 95 % interval, and what was usual while measuring."""
+
+    ms: float
+    low: float
+    high: float
+    median: float
+    p90: float
+    samples: int
+
+    @property
+    def spread(self) -> float:
+        """Half the interval, relative to the value."""
+        return (self.high - self.low) / 2 / self.ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What was found: an estimate a subject, how it ended, and every sample ([passes, subjects], milliseconds)."""
+    """An estimate per subject, how the measuring ended, and every sample ([passes, subjects], milliseconds)."""
 
     names: tuple[str, ...]
     estimates: dict[str, Estimate]
@@ -89,8 +121,9 @@ def time_subjects(
     if not subjects:
         raise BadInput("there must be something to time", value=0, remedy="Pass at least one subject.")
     names = tuple(subjects)
-    book = Journal(journal, _identity(names, rules, about)) if journal is not None else None
-    rows, spent = _done_before(book, len(names))
+    book = Journal(journal, _identity(names, rules, about), ("ms", "spent")) if journal is not None else None
+    rows = [row["ms"] for row in book.rows] if book is not None else []
+    spent = float(book.rows[-1]["spent"]) if book is not None and rows else 0.0
     shown.start(f"timing {len(names)} subject{'s' * (len(names) > 1)}", rules.seconds)
     repetitions = _warm_up(subjects, stopwatch, rules)
     score, seen = _look(rows, rules, spent), ""
@@ -111,14 +144,99 @@ def time_subjects(
     return _outcome(names, np.array(rows), score, rules, spent)
 
 
-def _identity(names: tuple[str, ...], rules: TimingSettings, about: dict[str, Any] | None) -> dict[str, Any]:
-    return {"subjects": list(names), "seed": rules.seed, "least_ms": rules.least_ms, "about": about or {}}
+def low_mean(samples: FloatArray, share: float = _LOW_SHARE) -> FloatArray:
+    """[..., passes, subjects] -> [..., subjects]: mean of the lowest `share` of the passes, of three at least."""
+    count = min(samples.shape[-2], max(3, round(share * samples.shape[-2])))
+    lowest = np.partition(samples, count - 1, axis=-2)[..., :count, :]
+    result: FloatArray = lowest.mean(axis=-2)
+    return result
 
 
-def _done_before(book: Journal | None, subjects: int) -> tuple[list[list[float]], float]:
-    steps = book.steps if book is not None else []
-    rows = [step["ms"] for step in steps if len(step["ms"]) == subjects]
-    return rows, float(steps[-1]["spent"]) if rows else 0.0
+def intervals(samples: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """[passes, subjects] -> lower and upper end of the 95 % interval of `low_mean`, [subjects] each."""
+    passes, subjects = samples.shape
+    run = max(1, round(passes ** (1 / 3)))
+    starts = rng.integers(passes, size=(_DRAWS, -(-passes // run)))
+    rows = ((starts[:, :, None] + np.arange(run)) % passes).reshape(_DRAWS, -1)[:, :passes]
+    step = max(1, _AT_ONCE // (passes * subjects))
+    drawn = np.concatenate([low_mean(samples[rows[i : i + step]]) for i in range(0, _DRAWS, step)])
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    value = low_mean(samples)
+    return np.minimum(low, value), np.maximum(high, value)
+
+
+def estimates(samples: FloatArray, rng: np.random.Generator) -> list[Estimate]:
+    """[passes, subjects] -> an estimate for every subject."""
+    value, (low, high) = low_mean(samples), intervals(samples, rng)
+    median, p90 = np.quantile(samples, [0.5, 0.9], axis=0)
+    return [
+        Estimate(
+            ms=float(value[i]),
+            low=float(low[i]),
+            high=float(high[i]),
+            median=float(median[i]),
+            p90=float(p90[i]),
+            samples=len(samples),
+        )
+        for i in range(samples.shape[1])
+    ]
+
+
+@contextlib.contextmanager
+def raised_priority(threads: int = 1) -> Iterator[Granted]:
+    """Ask the system to go first while measuring; inside the block, what it granted.
+
+    Where the system permits it (usually to its administrator) and a core is left for everybody else, the measuring thread
+    goes before all ordinary programs for as long as it takes; else its ordinary priority is raised; else nothing happens. It
+    is given back afterwards, and by the system itself if the process dies. On two cores with five other busy programs the
+    times of a 12 ms network then lay between 12.1 and 13.8 ms (5 and 90 % quantiles), where they had been between 12.9 and
+    82 ms. Work of several threads is only raised: its helpers would lag behind.
+    """
+    with contextlib.ExitStack() as undo:
+        granted: Granted = "ordinary"
+        if threads == 1 and usable_cores() > 1 and _go_first(undo):
+            granted = "first"
+        elif _raise(undo):
+            granted = "raised"
+        yield granted
+
+
+def _go_first(undo: contextlib.ExitStack) -> bool:
+    if not hasattr(os, "sched_setscheduler"):
+        return False
+    before, detail = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        # Children are not to inherit it: a data loader at this priority would be a nuisance.
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    undo.callback(_give_back, before, detail)
+    return True
+
+
+def _give_back(before: int, detail: os.sched_param) -> None:
+    try:
+        os.sched_setscheduler(0, before, detail)
+    except OSError:  # dropping the mark on children takes more rights than getting it; the priority itself goes back
+        os.sched_setscheduler(0, before | os.SCHED_RESET_ON_FORK, detail)
+
+
+def _raise(undo: contextlib.ExitStack) -> bool:
+    if not hasattr(os, "setpriority"):
+        return False
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, _NICE))
+    except OSError:
+        return False
+    undo.callback(os.setpriority, os.PRIO_PROCESS, 0, before)
+    return True
+
+
+def _identity(names: tuple[str, ...], rules: TimingSettings, about: dict[str, Any] | None) -> str:
+    work = {"subjects": list(names), "seed": rules.seed, "least_ms": rules.least_ms, "about": about or {}}
+    return fingerprint(work)
 
 
 def _warm_up(
@@ -164,8 +282,8 @@ def _look(rows: list[list[float]], rules: TimingSettings, spent: float) -> Score
 
 
 def _outcome(names: tuple[str, ...], samples: FloatArray, score: Score, rules: TimingSettings, spent: float) -> Timings:
-    found = estimates(samples, np.random.default_rng(0))  # as in `_spread`, so that both tell the same
-    spread = float(np.quantile([estimate.spread for estimate in found], _NEARLY_ALL))
+    per_subject = estimates(samples, np.random.default_rng(0))  # as in `_spread`, so that both tell the same
+    spread = float(np.quantile([estimate.spread for estimate in per_subject], _NEARLY_ALL))
     passes = f"{len(samples)} passes in {spent:.0f} s"
     remedy = (
         f"Close other programs, use fewer threads than cores, or allow more time (--seconds {2 * rules.seconds:.0f})."
@@ -177,7 +295,7 @@ def _outcome(names: tuple[str, ...], samples: FloatArray, score: Score, rules: T
     }
     return Timings(
         names=names,
-        estimates=dict(zip(names, found)),
+        estimates=dict(zip(names, per_subject)),
         samples=samples,
         score=score,
         message=messages[score],

@@ -19,13 +19,12 @@ from snugnet.budgets import Budget, dearest
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
-from snugnet.costs.table import CostTable, exact_table
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.deploy.certificate import certify, read_certificate
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
 from snugnet.deploy.onnx_file import stamp
-from snugnet.devices.registry import by_name
+from snugnet.devices import by_name
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, Infeasible
 from snugnet.fitting import runs

@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar, final
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from snugnet.costs.table import CostTable, exact_table
-from snugnet.costs.table_file import load_table
+from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.space.architecture import Architecture, read_json_form
 from snugnet.space.reading import find_space

@@ -218,7 +218,7 @@ def part_to_json(part: LayerSpec) -> dict[str, Any]:
 
 def part_from_json(value: Any) -> LayerSpec:
     """The part that `part_to_json` wrote; a wrong or missing field is named."""
-    if not isinstance(value, dict) or value.get("part") not in _KINDS:
+    if not isinstance(value, dict) or str(value.get("part")) not in _KINDS:
         raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy="Remake it.")
     cls = _KINDS[value["part"]]
     words = {key: item for key, item in value.items() if key != "part"}
