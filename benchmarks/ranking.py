@@ -33,7 +33,7 @@ from snugnet.store import read_json, write_json
 from snugnet.training import methods, train
 from snugnet.training.checkpoint import load_weights
 from snugnet.training.method import Method
-from snugnet.training.standalone import train_standalone
+from snugnet.training.run import train_standalone
 
 KINDS = ("multipath", "singlepath")
 RANDOM_IMAGES = 4000

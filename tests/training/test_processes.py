@@ -21,7 +21,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, str(here / "two_ranks.py"), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(here)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
         timeout=120,
@@ -31,12 +31,12 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
     assert same(ranks[0], ranks[1])
     alone = Standin()
     result = train(alone, toy_data(), PHASES, batch=48, accumulate=2, evaluator=None, device="cpu")
-    assert result.steps == 20
+    assert result.steps == 28
     for name, tensor in weights(alone).items():
         assert torch.allclose(tensor.float(), ranks[0][name].float(), rtol=0, atol=1e-5), name
     assert not same(weights(alone), weights(Standin()))
     # The folder the two ranks wrote is resumed by one process with as many shards: nothing is left to do.
-    again = Standin(seed=5)
+    again = Standin()
     result = train(
         again,
         toy_data(),
@@ -48,7 +48,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
         out=tmp_path / "run",
         tensorboard=False,
     )
-    assert result.resumed_at == 20 and same(weights(again), ranks[0])
+    assert result.resumed_at == 28 and same(weights(again), ranks[0])
 
 
 def test_accumulation_averages_gradients_and_statistics():

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.training import checkpoint, methods, train
-from standin import Standin, same, toy_data, weights
+from standin import Plain, Standin, same, toy_data, weights
 
 PHASES = [
     methods.largest(epochs=3, auto_augment=None, crop_padding=1, ema=0.99),
@@ -111,7 +111,7 @@ def test_the_last_two_are_kept_and_a_finished_run_is_left_alone(tmp_path, undist
     ]
     net, result = run(tmp_path)
     assert result.resumed_at == 9 and result.notes == () and same(weights(net), undisturbed[0])
-    again, result = run(tmp_path, Standin(seed=9))
+    again, result = run(tmp_path)
     assert result.resumed_at == result.steps == 36 and same(weights(again), undisturbed[0])
 
 
@@ -153,6 +153,27 @@ def test_another_recipe_says_what_differs_and_loses_nothing(tmp_path, undisturbe
         run(tmp_path, resume=False)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "state").iterdir()}
     assert same(weights(run(tmp_path)[0]), undisturbed[0])
+
+
+def test_another_start_or_teacher_is_another_run(tmp_path):
+    """The same recipe in the same folder, but another network or teacher: the old weights would belong to neither."""
+    stopped_at(tmp_path / "supernet", 9)
+    with pytest.raises(BadInput, match="other starting weights"):
+        run(tmp_path / "supernet", Standin(seed=9))
+    finished, _ = run(tmp_path / "supernet")
+    with pytest.raises(BadInput, match="other starting weights"):
+        run(tmp_path / "supernet", Standin(seed=9))
+    held = weights(finished)
+    assert run(tmp_path / "supernet", finished)[1].resumed_at == 36 and same(weights(finished), held)
+    method = methods.finetune(epochs=1, auto_augment=None)
+    options = {"batch": 32, "evaluator": None, "device": "cpu", "tensorboard": False, "out": tmp_path / "plain"}
+    train(Plain(1), toy_data(), method, teacher=Plain(2), **options)
+    assert train(Plain(1), toy_data(), method, teacher=Plain(2), **options).resumed_at == 6
+    with pytest.raises(BadInput, match="another teacher"):
+        train(Plain(1), toy_data(), method, teacher=Plain(3), **options)
+    options["out"] = tmp_path / "named"
+    train(Plain(1), toy_data(), method, teacher=Plain(2), start="from here", **options)
+    assert train(Plain(4), toy_data(), method, teacher=Plain(5), start="from here", **options).resumed_at == 6
 
 
 def test_checkpoint_reads_back_what_was_written(tmp_path):

@@ -10,7 +10,7 @@ from snugnet.space.genes import encode
 from snugnet.space.presets import preset
 from snugnet.space.sampling import largest
 from snugnet.training import methods
-from snugnet.training.method import Step
+from snugnet.training.method import MethodState, Step
 from standin import SPACE, Plain, Standin
 
 MADE = {name: make() for name, make in methods.METHODS.items()}
@@ -34,7 +34,7 @@ def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0):
     net, losses = Watched(model), []
     generator = torch.Generator().manual_seed(shard)
 
-    def backward(loss):
+    def backward(loss, inputs=None):
         losses.append(loss.item())
         loss.backward()
 
@@ -48,8 +48,9 @@ def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0):
         backward=backward,
         teacher=teacher,
         epoch=epoch,
+        second=lambda: None,
     )
-    return net, losses, method.step(step)
+    return net, losses, method.step(step, MethodState())
 
 
 @pytest.mark.parametrize("name", sorted(MADE))
@@ -60,7 +61,7 @@ def test_contract(name):
     runs = []
     for _ in range(2):
         model = Standin(dropout=0) if method.elastic else Plain()
-        method.begin(model)
+        method.prepare(model)
         _, losses, metrics = one_step(method, model, teacher=Plain(1).eval())
         assert losses and not metrics["loss"].requires_grad and metrics["loss"].isfinite()
         runs.append((losses, [None if p.grad is None else p.grad.clone() for p in model.parameters()]))
@@ -127,14 +128,14 @@ def supernet():
 
 def test_preparation_of_a_phase_changes_what_it_says():
     net = supernet()
-    methods.largest(se_bias_init=True).begin(net)
+    methods.largest(se_bias_init=True).prepare(net)
     opened = [m.expand.bias for m in net.modules() if hasattr(m, "gate")]
     assert opened and all(bool((bias == 2).all()) for bias in opened)
-    methods.multipath(inherit_kernels=True).begin(net)
+    methods.multipath(inherit_kernels=True).prepare(net)
     kernels = net.blocks()[1].operations[0].depthwise
     assert torch.equal(kernels["3"].conv.weight, kernels["5"].conv.weight[:, :, 1:4, 1:4])
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    methods.multipath().begin(net)
+    methods.multipath().prepare(net)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
@@ -149,7 +150,7 @@ def test_sorting_leaves_the_largest_network_what_it_was(make):
         images = torch.rand(3, 3, 16, 16)
         before = net(images, largest(net.space))
         first = net.blocks()[1].operations[0].project.conv.weight.clone()
-        make(sort_channels=True).begin(net)
+        make(sort_channels=True).prepare(net)
         assert torch.allclose(before, net(images, largest(net.space)), rtol=1e-4, atol=1e-5)
     assert not torch.equal(first, net.blocks()[1].operations[0].project.conv.weight)
 

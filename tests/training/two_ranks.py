@@ -10,11 +10,14 @@ from safetensors.torch import save_file
 from snugnet.training import methods, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from toy_method import Bilevel
+
 from standin import Standin, toy_data
 
 PHASES = [
     methods.multipath(epochs=3, auto_augment="cifar10", crop_padding=1, clip_norm=5.0),
     methods.singlepath(epochs=2, auto_augment=None),
+    Bilevel(epochs=2, auto_augment=None, second_batch=8),
 ]
 
 

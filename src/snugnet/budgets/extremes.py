@@ -71,14 +71,22 @@ def _through(
     later_resolution = -(-resolution // stage.stride)
     after: dict[int, Way] = {}
     for width in stage.widths:
-        rest = dict(_blocks(space, table, index, width, width, False, later_resolution, sign))
+        rest = [
+            dict(_blocks(space, table, index, width, width, position, later_resolution, sign))
+            for position in range(1, stage.max_depth)
+        ]
         options: list[Way] = []
         for before, (cost, stages) in ways.items():
-            for choice, (price, block) in _blocks(space, table, index, before, width, True, resolution, sign):
+            for choice, (price, block) in _blocks(space, table, index, before, width, 0, resolution, sign):
                 for depth in stage.depths:
-                    follow = rest[choice] if stage.per == "stage" else min(rest.values(), key=lambda r: sign * r[0])
-                    total = table.combined((cost, price, *[follow[0]] * (depth - 1)))
-                    made = StageChoice(width=width, blocks=(block, *[follow[1]] * (depth - 1)))
+                    follow = [
+                        options_there[choice]
+                        if stage.per == "stage"
+                        else min(options_there.values(), key=lambda option: sign * option[0])
+                        for options_there in rest[: depth - 1]
+                    ]
+                    total = table.combined((cost, price, *(price for price, _ in follow)))
+                    made = StageChoice(width=width, blocks=(block, *(block for _, block in follow)))
                     options.append((total, (*stages, made)))
         after[width] = min(options, key=lambda way: sign * way[0])
     return after
@@ -90,15 +98,12 @@ def _blocks(
     index: int,
     before: int,
     width: int,
-    first: bool,
+    position: int,
     resolution: int,
     sign: float,
 ) -> Iterator[tuple[int, tuple[float, Block]]]:
     """Every choice of a stage for one block, at its best middle width: (choice, (cost, block))."""
-    if not first and space.stages[index].max_depth == 1:
-        yield from ((c, (0.0, Block(kernel=1, expand=1.0))) for c in range(len(space.stages[index].choices)))
-        return
-    for number, choice in enumerate(space.stages[index].choices):
+    for number, choice in enumerate(space.stages[index].choices_at(position)):
         mid_range = space.mid_range(choice, before)
         tried = (
             {mid_range.start, mid_range.stop - 1, space.rules.mid_channels(choice, before)}
@@ -113,7 +118,7 @@ def _blocks(
                 number,
                 in_channels=before,
                 width=width,
-                first=first,
+                position=position,
                 resolution=resolution,
                 mid_channels=mid_channels,
             )

@@ -54,7 +54,7 @@ class FeasibleSet:
             for position, kept in enumerate(self.kept[index]):
                 if position < depth:
                     pick = kept[ours.options[number]]
-                    offered, part = stage.choices[pick], self.slots.blocks[index][position][pick]
+                    offered, part = stage.choices_at(position)[pick], self.slots.blocks[index][position][pick]
                     mid_channels = part.mid_channels if offered.expand_range else None
                     blocks.append(
                         Block(
@@ -81,9 +81,9 @@ class FeasibleSet:
                     options.append(0)
                     continue
                 block = made.blocks[position]
-                offered = find_choice(block, stage)
+                offered = find_choice(block, stage.choices_at(position))
                 assert offered is not None  # `check` has seen to it
-                pick = stage.choices.index(offered)
+                pick = stage.choices_at(position).index(offered)
                 start = self.slots.blocks[index][position][pick].mid_channels
                 if block.mid_channels not in (None, start):
                     raise BadArchitecture(
@@ -120,17 +120,18 @@ class FeasibleSet:
             rows.append(np.asarray(depths[index], float)[numbers])
         return Objective(tuple(picked), tuple(rows))
 
-    def spread(self, point: Point) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-        """A relaxed point over all of the space: alpha [position, choice] and beta [depth] of every stage.
+    def spread(self, point: Point) -> tuple[list[list[NDArray[np.float64]]], list[NDArray[np.float64]]]:
+        """A relaxed point over all of the space: alpha [position][choice] and beta [depth] of every stage.
 
         What was ruled out has probability zero; a position that cannot run is uniform, for it never runs.
         """
         alphas, betas, number = [], [], 0
         for index, stage in enumerate(self.space.stages):
-            alpha = np.full((stage.max_depth, len(stage.choices)), 1.0 / len(stage.choices))
+            sizes = [len(stage.choices_at(position)) for position in range(stage.max_depth)]
+            alpha = [np.full(size, 1.0 / size) for size in sizes]
             for position, kept in enumerate(self.kept[index]):
-                alpha[position] = 0.0
-                alpha[position, list(kept)] = point.alpha[number]
+                alpha[position][:] = 0.0
+                alpha[position][list(kept)] = point.alpha[number]
                 number += 1
             beta = np.zeros(len(stage.depths))
             for depth, probability in zip(self.problem.groups[index].depths, point.beta[index]):
@@ -216,7 +217,7 @@ def _restrictions(
     space: SearchSpace, kept: Kept, peaks: Mapping[str, CostTable], effective: Mapping[str, float]
 ) -> str:
     """What else narrows the space: limits on memory that ruled choices out, and free widths that stand at their start."""
-    everything = sum(stage.max_depth * len(stage.choices) for stage in space.stages)
+    everything = sum(len(stage.choices_at(p)) for stage in space.stages for p in range(stage.max_depth))
     narrowed = sum(len(choices) for stage in kept for choices in stage) < everything
     words = [f"{name} <= {units.show(effective[name], name)}" for name in peaks] if narrowed else []
     words += ["middle widths at their start"] if any(stage.has_expand_range for stage in space.stages) else []

@@ -87,7 +87,7 @@ def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown:
     """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
     from snugnet.evaluate.accuracy import correct
     from snugnet.evaluate.ranking import stand_alone
-    from snugnet.training.standalone import scratch_like, train_standalone
+    from snugnet.training.run import scratch_like, train_standalone
 
     part, seed = opened.recipe.train, opened.recipe.seed
     phases = part.methods()

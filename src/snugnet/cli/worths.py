@@ -48,8 +48,8 @@ def _places(
     options, depths = split(space, np.array(saved[kind]))
     doubts, depth_doubts = split(space, np.array(saved[_TITLES[kind][0]]))
     for s, stage in enumerate(space.stages):
-        names = [choice.label for choice in stage.choices]
         for d, (row, errors) in enumerate(zip(options[s], doubts[s])):
+            names = [choice.label for choice in stage.choices_at(d)]
             if len(names) > 1:
                 yield f"stage {s + 1}, block {d + 1}", list(zip(names, row.tolist(), errors.tolist()))
         if len(stage.depths) > 1:

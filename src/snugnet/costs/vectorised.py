@@ -29,12 +29,12 @@ class CostLookup:
         sizes = list(space.resolutions)
         self.stem = np.array([[cost(stem_part(space, w, s)) for w in space.stem.widths] for s in sizes], dtype=float)
         sizes = [-(-size // space.stem.stride) for size in sizes]
-        self.first, self.later = [], []
+        self.blocks: list[list[FloatArray]] = []  # [stage][position]; the last serves those behind it
         for index, stage in enumerate(space.stages):
             after = [-(-size // stage.stride) for size in sizes]
-            self.first.append(_lookup(space, index, sizes, cost, first=True))
-            deeper = stage.max_depth > 1
-            self.later.append(_lookup(space, index, after, cost, first=False) if deeper else self.first[-1])
+            self.blocks.append(
+                [_lookup(space, index, after if p else sizes, cost, position=p) for p in stage.distinct_positions]
+            )
             sizes = after
         heads = [
             [[cost(head_part(space, w, c, s)) for w in space.head.widths] for c in space.stages[-1].widths]
@@ -52,7 +52,8 @@ class CostLookup:
             for d in range(stage.max_depth):
                 slot = 0 if stage.per == "stage" else d
                 choice = genes.choice[:, index, slot]
-                table, inputs = (self.first[index], before) if d == 0 else (self.later[index], width)
+                tables = self.blocks[index]
+                table, inputs = tables[min(d, len(tables) - 1)], width if d else before
                 mid_channels = _middle_index(self.space, index, choice, inputs, genes.position[:, index, slot], d == 0)
                 values = table[genes.resolution, inputs, width, choice, mid_channels]
                 total = np.where(d < depth, self.add(total, values), total)
@@ -73,18 +74,19 @@ def _inputs(space: SearchSpace, stage: int, first: bool) -> tuple[int, ...]:
 
 
 def _lookup(
-    space: SearchSpace, stage: int, sizes: list[int], cost: Callable[[LayerSpec], float], *, first: bool
+    space: SearchSpace, stage: int, sizes: list[int], cost: Callable[[LayerSpec], float], *, position: int
 ) -> FloatArray:
     """[resolution, input width, output width, choice, middle width] -> cost; later blocks keep their width."""
-    row, inputs = space.stages[stage], _inputs(space, stage, first)
-    most = max(len(space.mid_range(choice, c)) for choice in row.choices for c in inputs)
-    table = np.zeros((len(sizes), len(inputs), len(row.widths), len(row.choices), most))
+    row, inputs = space.stages[stage], _inputs(space, stage, position == 0)
+    choices = row.choices_at(position)
+    most = max(len(space.mid_range(choice, c)) for choice in choices for c in inputs)
+    table = np.zeros((len(sizes), len(inputs), len(row.widths), len(choices), most))
     for r, size in enumerate(sizes):
         for i, channels in enumerate(inputs):
             for w, width in enumerate(row.widths):
-                if not first and channels != width:
+                if position and channels != width:
                     continue
-                for c, choice in enumerate(row.choices):
+                for c, choice in enumerate(choices):
                     for m, mid_channels in enumerate(space.mid_range(choice, channels)):
                         part = block_part(
                             space,
@@ -92,7 +94,7 @@ def _lookup(
                             c,
                             in_channels=channels,
                             width=width,
-                            first=first,
+                            position=position,
                             resolution=size,
                             mid_channels=mid_channels,
                         )

@@ -58,7 +58,8 @@ def finetuned(
         if teacher is not None and method.describe().get("distill"):
             compared["teacher"] = accuracy(teacher, data)
         home = _home(folder, supernet, architecture, section)
-        options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads}
+        # Recalibration gives other last bits with another number of threads: the folder's name says what both come from.
+        options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "start": home.name}
         train(network, data, method, out=home, batch=section.batch, teacher=teacher, progress=progress, **options)
     network.eval()
     card = card_of(data, supernet, architecture, budget or {})

@@ -57,10 +57,11 @@ class ElasticBlock(nn.Module):
         self.space, self.stage, self.position = space, stage, position
         self.in_widths = space.in_widths(stage) if first else row.widths
         self.widths = row.widths
+        self.choices = row.choices_at(position)
         self.stride = row.stride if first else 1
         self.elastic_width = len(self.in_widths) > 1 or len(self.widths) > 1
         self.always = space.rules.shortcut == "always"
-        self.parts = tuple(self._part(c, self.in_widths[-1], self.widths[-1]) for c in range(len(row.choices)))
+        self.parts = tuple(self._part(c, self.in_widths[-1], self.widths[-1]) for c in range(len(self.choices)))
         self.operation_of, groups = self._group()
         self.operations = nn.ModuleList([self._operation(choices) for choices in groups])
         mixed = any(a != b for a in self.in_widths for b in self.widths) if first else False
@@ -162,7 +163,7 @@ class ElasticBlock(nn.Module):
             choice,
             in_channels=in_channels,
             width=width,
-            first=self.position == 0,
+            position=self.position,
             resolution=self.space.resolutions[-1],
         )
 
@@ -176,7 +177,7 @@ class ElasticBlock(nn.Module):
             if len(kinds) > 1:
                 raise BadSpace(
                     f"stage {self.stage + 1}: a choice must expand behind every input width or behind none",
-                    value=self.space.stages[self.stage].choices[c].label,
+                    value=self.choices[c].label,
                     remedy="Take widths that are multiples of rules.mid_divisor, or another expansion.",
                 )
         groups = [g for e in (False, True) if (g := [c for c in choices if self.parts[c].expands == e])]
@@ -188,7 +189,7 @@ class ElasticBlock(nn.Module):
     def _operation(self, choices: list[int]) -> ElasticOperation:
         row, rules = self.space.stages[self.stage], self.space.rules
         parts = [self.parts[c] for c in choices]
-        most = max(self.space.mid_range(row.choices[c], self.in_widths[-1])[-1] for c in choices)
+        most = max(self.space.mid_range(self.choices[c], self.in_widths[-1])[-1] for c in choices)
         return ElasticOperation(
             in_channels=self.in_widths[-1],
             mid_channels=most,
@@ -205,7 +206,7 @@ class ElasticBlock(nn.Module):
 
     def _tables(self) -> None:
         """Numbers by [input width, choice], for whole batches at once."""
-        choices = self.space.stages[self.stage].choices
+        choices = self.choices
         mid_range = [[self.space.mid_range(choice, n) for choice in choices] for n in self.in_widths]
         self._low = np.array([[m.start for m in line] for line in mid_range])
         self._cells = np.array([[len(m) for m in line] for line in mid_range])

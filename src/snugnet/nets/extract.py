@@ -28,9 +28,10 @@ def extract(supernet: Supernet, architecture: Architecture) -> Network:
         for index, (made, blocks) in enumerate(zip(architecture.stages, network.stages)):
             row = supernet.space.stages[index]
             for block, plain, elastic in zip(made.blocks, blocks, supernet.stages[index]):  # type: ignore[arg-type,call-overload]
-                choice = find_choice(block, row)
+                choices = row.choices_at(elastic.position)
+                choice = find_choice(block, choices)
                 assert choice is not None
-                _copy_block(plain, elastic, row.choices.index(choice), block.kernel)
+                _copy_block(plain, elastic, choices.index(choice), block.kernel)
         _copy_head(network.head, supernet.head)
     return network.train(supernet.training)
 

@@ -93,9 +93,10 @@ class Supernet(nn.Module):
         for index, (made, parts) in enumerate(zip(architecture.stages, network.stages)):
             row = self.space.stages[index]
             for block, part, elastic in zip(made.blocks, parts, self.stages[index]):  # type: ignore[call-overload]
-                choice = find_choice(block, row)
+                choices = row.choices_at(elastic.position)
+                choice = find_choice(block, choices)
                 assert choice is not None
-                x = elastic.one(x, row.choices.index(choice), part)
+                x = elastic.one(x, choices.index(choice), part)
         logits: Tensor = self.head.one(x, network.head)
         return logits
 

@@ -104,7 +104,9 @@ function heatGrid(stage, alpha, beta, label, paint) {
   const cell = 22;
   const left = 64;
   const top = 46;
-  const columns = Math.max(stage.choices.length, stage.depths.length);
+  const widest = stage.choices.reduce((a, b) => (b.length > a.length ? b : a));
+  const alike = stage.choices.every((row) => row.every((choice, c) => choice === widest[c]));
+  const columns = Math.max(widest.length, stage.depths.length);
   const height = top + (alpha.length + 2.2) * cell;
   const width = left + columns * cell + 30;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "heat", role: "img", "aria-label": label });
@@ -113,13 +115,13 @@ function heatGrid(stage, alpha, beta, label, paint) {
     const look = paint(value);
     picture.append(svg("rect", { class: look.kind, x: left + column * cell, y, width: cell - 2, height: cell - 2, rx: 3, "fill-opacity": look.strength.toFixed(4) }, tip(`${words}: ${look.words}`)));
   };
-  stage.choices.forEach((choice, c) => {
+  widest.forEach((choice, c) => {
     const x = left + c * cell + cell / 2 + 3;
-    picture.append(svg("text", { class: "tick", x: 0, y: 0, transform: `translate(${x} ${top - 6}) rotate(-60)` }, choice));
+    picture.append(svg("text", { class: "tick", x: 0, y: 0, transform: `translate(${x} ${top - 6}) rotate(-60)` }, alike ? choice : `choice ${c + 1}`));
   });
   alpha.forEach((row, p) => {
     picture.append(svg("text", { class: "tick", x: left - 8, y: top + p * cell + 14, "text-anchor": "end" }, `block ${p + 1}`));
-    row.forEach((value, c) => square(c, top + p * cell, value, `block ${p + 1}, ${stage.choices[c]}`));
+    row.forEach((value, c) => square(c, top + p * cell, value, `block ${p + 1}, ${stage.choices[p][c]}`));
   });
   const below = top + alpha.length * cell + 10;
   picture.append(svg("text", { class: "tick", x: left - 8, y: below + 14, "text-anchor": "end" }, "depth"));
@@ -130,7 +132,7 @@ function heatGrid(stage, alpha, beta, label, paint) {
   return picture;
 }
 
-const decides = (stage) => stage.choices.length > 1 || stage.depths.length > 1;
+const decides = (stage) => stage.choices.some((row) => row.length > 1) || stage.depths.length > 1;
 
 function heatMaps(place, data) {
   for (const stage of data.stages.filter(decides)) {

@@ -26,7 +26,7 @@ from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
 from snugnet.searching.choice_effects import split
 from snugnet.space.architecture import Architecture, find_choice
 from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
-from snugnet.space.space import SearchSpace
+from snugnet.space.space import SearchSpace, Stage
 from snugnet.units import resource
 
 Section = dict[str, Any]
@@ -87,7 +87,7 @@ def _blocks(
     """Every stage's blocks, each with the expansion its choice is named by."""
     rows = []
     for stage, choice, parts in zip(space.stages, architecture.stages, network.stages):
-        offered = [find_choice(block, stage) for block in choice.blocks]
+        offered = [find_choice(block, stage.choices_at(position)) for position, block in enumerate(choice.blocks)]
         rows.append([(part, option.expand) for part, option in zip(parts, offered) if option is not None])
     return rows
 
@@ -187,9 +187,14 @@ def _effects(files: RunFiles, space: SearchSpace) -> Section:
     for index, stage in enumerate(space.stages):
         alpha = [(row - row.mean()).tolist() for row in options[index]]
         beta = (depths[index] - depths[index].mean()).tolist()
-        words = {"name": f"Stage {index + 1}", "choices": [choice.label for choice in stage.choices]}
-        stages.append({**words, "depths": list(stage.depths), "alpha": alpha, "beta": beta})
+        words = {"name": f"Stage {index + 1}", "choices": _labels(stage), "depths": list(stage.depths)}
+        stages.append({**words, "alpha": alpha, "beta": beta})
     return {"stages": stages}
+
+
+def _labels(stage: Stage) -> list[list[str]]:
+    """The choices of every position."""
+    return [[choice.label for choice in stage.choices_at(position)] for position in range(stage.max_depth)]
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------
@@ -284,7 +289,7 @@ def _heat(files: RunFiles, space: SearchSpace | None) -> Section:
         stages.append(
             {
                 "name": f"Stage {index + 1}",
-                "choices": [c.label for c in known.choices] if known else [str(c + 1) for c in range(len(alpha[0]))],
+                "choices": _labels(known) if known else [[str(c + 1) for c in range(len(row))] for row in alpha],
                 "depths": list(known.depths) if known else [d + 1 for d in range(len(beta))],
                 "start": {"alpha": details["start_alpha"][index], "beta": details["start_beta"][index]},
                 "end": {"alpha": alpha, "beta": beta},

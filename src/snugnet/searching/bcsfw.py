@@ -79,13 +79,16 @@ class Bcsfw(SearchMethod):
         best = task.evaluator.best(tried, task.progress)
         alpha, beta = inside.spread(state.point)
         details: dict[str, Any] = {
-            "alpha": [a.tolist() for a in alpha],
+            "alpha": [[row.tolist() for row in rows] for rows in alpha],
             "beta": [b.tolist() for b in beta],
             "projection": self.projection,
             "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for a in tried],
         }
         alpha, beta = inside.spread(start)
-        details |= {"start_alpha": [a.tolist() for a in alpha], "start_beta": [b.tolist() for b in beta]}
+        details |= {
+            "start_alpha": [[row.tolist() for row in rows] for rows in alpha],
+            "start_beta": [b.tolist() for b in beta],
+        }
         return Found(architecture=best, images=objective.images, trace=trace, details=details)
 
     def _steps(

@@ -98,7 +98,8 @@ class ChoiceEffects:
 
 
 def columns(space: SearchSpace) -> int:
-    return sum(stage.max_depth * len(stage.choices) + len(stage.depths) for stage in space.stages)
+    options = sum(len(stage.choices_at(p)) for stage in space.stages for p in range(stage.max_depth))
+    return options + sum(len(stage.depths) for stage in space.stages)
 
 
 def features(space: SearchSpace, genes: Genes) -> Floats:
@@ -108,7 +109,7 @@ def features(space: SearchSpace, genes: Genes) -> Floats:
         depth = np.array(stage.depths)[genes.depth[:, s]]
         for d in range(stage.max_depth):
             slot = 0 if stage.per == "stage" else d
-            hot = genes.choice[:, s, slot, None] == np.arange(len(stage.choices))
+            hot = genes.choice[:, s, slot, None] == np.arange(len(stage.choices_at(d)))
             parts.append(hot & (d < depth)[:, None])
     parts += [genes.depth[:, s, None] == np.arange(len(stage.depths)) for s, stage in enumerate(space.stages)]
     return np.concatenate(parts, axis=1).astype(np.float64)
@@ -119,9 +120,10 @@ def split(space: SearchSpace, flat: Floats) -> tuple[list[list[Floats]], list[Fl
     options, at = [], 0
     for stage in space.stages:
         rows = []
-        for _ in range(stage.max_depth):
-            rows.append(flat[at : at + len(stage.choices)])
-            at += len(stage.choices)
+        for position in range(stage.max_depth):
+            count = len(stage.choices_at(position))
+            rows.append(flat[at : at + count])
+            at += count
         options.append(rows)
     depths = []
     for stage in space.stages:

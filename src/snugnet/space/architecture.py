@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from snugnet.errors import BadArchitecture
-from snugnet.space.space import BlockChoice, SearchSpace, Stage
+from snugnet.space.space import BlockChoice, SearchSpace
 
 _BLOCK = re.compile(r"(?:(\d+)\*)?k(\d+)e(\d+(?:\.\d+)?)(s?)(?::(\d+))?")
 _REMEDY = "Write it like 'r224 c32 | c16 k3e1 | c24 k5e3 k5e3s | f1280'."
@@ -159,25 +159,27 @@ def check(architecture: Architecture, space: SearchSpace) -> None:
         _member(f"depth of stage {number}", len(made.blocks), stage.depths, space)
         for position, block in enumerate(made.blocks, 1):
             in_channels = before if position == 1 else made.width
-            _check_block(block, in_channels, stage, f"stage {number}, block {position}", space)
+            _check_block(block, in_channels, stage.choices_at(position - 1), f"stage {number}, block {position}", space)
         if stage.per == "stage" and len(set(made.blocks)) > 1:
             _outside(f"stage {number}: all blocks must be alike", " ".join(map(str, made.blocks)), space)
         before = made.width
     _member("head width", architecture.head, space.head.widths, space)
 
 
-def find_choice(block: Block, stage: Stage) -> BlockChoice | None:
-    """The stage's choice that `block` is, or None if there is none."""
-    for choice in stage.choices:
+def find_choice(block: Block, choices: tuple[BlockChoice, ...]) -> BlockChoice | None:
+    """The one of `choices` (of its position) that `block` is, or None if there is none."""
+    for choice in choices:
         if (choice.kernel, choice.expand, bool(choice.se)) == (block.kernel, block.expand, block.se):
             return choice
     return None
 
 
-def _check_block(block: Block, in_channels: int, stage: Stage, place: str, space: SearchSpace) -> None:
-    choice = find_choice(block, stage)
+def _check_block(
+    block: Block, in_channels: int, choices: tuple[BlockChoice, ...], place: str, space: SearchSpace
+) -> None:
+    choice = find_choice(block, choices)
     if choice is None:
-        offered = ", ".join(c.label for c in stage.choices)
+        offered = ", ".join(c.label for c in choices)
         raise BadArchitecture(
             f"{place} must be one of the choices of space {space.name!r}",
             value=str(block),

@@ -71,9 +71,10 @@ def encode(architectures: Sequence[Architecture], space: SearchSpace) -> Genes:
             genes.width[row, s] = stage.widths.index(made.width)
             genes.depth[row, s] = stage.depths.index(len(made.blocks))
             for d, block in enumerate(made.blocks):
-                choice = find_choice(block, stage)
+                choices = stage.choices_at(d)
+                choice = find_choice(block, choices)
                 assert choice is not None
-                genes.choice[row, s, d] = stage.choices.index(choice)
+                genes.choice[row, s, d] = choices.index(choice)
                 if block.mid_channels is not None:
                     mid_range = space.mid_range(choice, before if d == 0 else made.width)
                     genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
@@ -94,7 +95,7 @@ def _decode_row(genes: Genes, row: int, space: SearchSpace) -> Architecture:
         blocks = []
         for d in range(stage.depths[genes.depth[row, s]]):
             slot = 0 if stage.per == "stage" else d
-            choice = stage.choices[genes.choice[row, s, slot]]
+            choice = stage.choices_at(d)[genes.choice[row, s, slot]]
             mid_channels = None
             if choice.expand_range is not None:
                 mid_range = space.mid_range(choice, before if d == 0 else width)

@@ -133,15 +133,16 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
     for index, made in enumerate(architecture.stages):
         blocks = []
         for position, block in enumerate(made.blocks):
-            choice = find_choice(block, space.stages[index])
+            choices = space.stages[index].choices_at(position)
+            choice = find_choice(block, choices)
             assert choice is not None
             part = block_part(
                 space,
                 index,
-                space.stages[index].choices.index(choice),
+                choices.index(choice),
                 in_channels=channels,
                 width=made.width,
-                first=position == 0,
+                position=position,
                 resolution=resolution,
                 mid_channels=block.mid_channels,
             )
@@ -169,15 +170,15 @@ def block_part(
     *,
     in_channels: int,
     width: int,
-    first: bool,
+    position: int,
     resolution: int,
     mid_channels: int | None = None,
 ) -> BlockSpec:
-    """The numbers of one block: `choice` of `stage`, behind `in_channels` channels at `resolution`."""
+    """The numbers of one block: `choice` at `position` of `stage`, behind `in_channels` channels at `resolution`."""
     row, rules = space.stages[stage], space.rules
-    picked = row.choices[choice]
+    picked = row.choices_at(position)[choice]
     inner = rules.mid_channels(picked, in_channels) if mid_channels is None else mid_channels
-    stride = row.stride if first else 1
+    stride = 1 if position else row.stride
     shortcut: Shortcut = "identity" if stride == 1 and in_channels == width else "none"
     if shortcut == "none" and rules.shortcut == "always":
         shortcut = "project"

@@ -193,7 +193,12 @@ def _stage_to_dict(stage: Stage, number: int) -> dict[str, Any]:
     ses = sorted({c.se for c in stage.choices})
     product = {(k, e, s) for k in kernels for e in expands for s in ses}
     contiguous = stage.depths == tuple(range(stage.depths[0], stage.depths[-1] + 1))
-    if product != {(c.kernel, c.expand, c.se) for c in stage.choices} or not contiguous or stage.has_expand_range:
+    if (
+        product != {(c.kernel, c.expand, c.se) for c in stage.choices}
+        or not contiguous
+        or stage.has_expand_range
+        or stage.per_position
+    ):
         raise BadSpace(
             f"stages[{number}] must be a full product of kernels, expands and se, with a range of depths",
             value=", ".join(c.label for c in stage.choices),

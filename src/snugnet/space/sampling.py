@@ -71,9 +71,10 @@ def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Gen
         genes.width[:, s] = _evenly(every, len(stage.widths), n, rng)
         genes.depth[:, s] = _evenly(every, len(stage.depths), n, rng)
         running = np.array(stage.depths)[genes.depth[:, s]]
-        # Neighbours in this order run together, so that their numbers come out as even as those of single choices.
-        order = np.array(sorted(range(len(stage.choices)), key=lambda c: _kin(stage.choices[c])))
         for d in range(1 if stage.per == "stage" else stage.max_depth):
+            choices = stage.choices_at(d)
+            # Neighbours in this order run together, so that their numbers come out as even as those of single choices.
+            order = np.array([choices.index(c) for c in sorted(choices, key=_kin)])
             rows = np.flatnonzero(running > d)
             genes.choice[rows, s, d] = order[_evenly(rows, len(order), n, rng)[rows]]
     return _spread_positions(space, genes)
@@ -142,9 +143,9 @@ def _extreme(space: SearchSpace, end: int) -> Architecture:
         def weight(choice: BlockChoice) -> tuple[float, int, float]:
             return (choice.expand_range[end] if choice.expand_range else choice.expand, choice.kernel, choice.se)
 
-        choice = sorted(stage.choices, key=weight)[end]
         blocks = []
         for d in range(stage.depths[end]):
+            choice = sorted(stage.choices_at(d), key=weight)[end]
             mid_channels = space.mid_range(choice, before if d == 0 else width)[end] if choice.expand_range else None
             blocks.append(
                 Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels)
@@ -171,7 +172,9 @@ def _choices(space: SearchSpace, n: int, depth: int, rng: np.random.Generator) -
     drawn = np.zeros((n, len(space.stages), depth), dtype=np.int64)
     for s, stage in enumerate(space.stages):
         slots = 1 if stage.per == "stage" else stage.max_depth
-        drawn[:, s, :slots] = rng.integers(len(stage.choices), size=(n, slots))
+        sizes = np.array([len(stage.choices_at(d)) for d in range(slots)])
+        # One number for all positions where they are alike: the draws of seeded runs stay what they were.
+        drawn[:, s, :slots] = rng.integers(sizes[0] if len({*sizes}) == 1 else sizes, size=(n, slots))
     return drawn
 
 

@@ -8,11 +8,12 @@ cost depends on its neighbours and there is no such arrangement.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from snugnet.errors import BadSpace
 from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_part, head_part, stem_part
-from snugnet.space.space import SearchSpace
+from snugnet.space.space import BlockChoice, SearchSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,10 @@ def slots(space: SearchSpace) -> Slots:
                     choice,
                     in_channels=channels,
                     width=stage.widths[0],
-                    first=position == 0,
+                    position=position,
                     resolution=resolution,
                 )
-                for choice in range(len(stage.choices))
+                for choice in range(len(stage.choices_at(position)))
             )
             positions.append(parts)
             channels, resolution = parts[0].out_channels, parts[0].out_resolution
@@ -81,31 +82,19 @@ def distinct_parts(space: SearchSpace, widths_per_range: int = 3) -> tuple[Layer
         resolution = -(-size // space.stem.stride)
         for index, stage in enumerate(space.stages):
             later = -(-resolution // stage.stride)
-            for choice in range(len(stage.choices)):
-                for width in stage.widths:
-                    for before in space.in_widths(index):
-                        for mid_channels in _grid(space, index, choice, before, widths_per_range):
+            rows = [stage.choices_at(position) for position in stage.distinct_positions]
+            for choice, width in itertools.product(range(max(map(len, rows))), stage.widths):
+                for position, row in enumerate(rows):
+                    for before in (width,) if position else space.in_widths(index):
+                        for mid_channels in _grid(space, row[choice : choice + 1], before, widths_per_range):
                             part = block_part(
                                 space,
                                 index,
                                 choice,
                                 in_channels=before,
                                 width=width,
-                                first=True,
-                                resolution=resolution,
-                                mid_channels=mid_channels,
-                            )
-                            found[part] = None
-                    if stage.max_depth > 1:
-                        for mid_channels in _grid(space, index, choice, width, widths_per_range):
-                            part = block_part(
-                                space,
-                                index,
-                                choice,
-                                in_channels=width,
-                                width=width,
-                                first=False,
-                                resolution=later,
+                                position=position,
+                                resolution=later if position else resolution,
                                 mid_channels=mid_channels,
                             )
                             found[part] = None
@@ -116,8 +105,11 @@ def distinct_parts(space: SearchSpace, widths_per_range: int = 3) -> tuple[Layer
     return tuple(found)
 
 
-def _grid(space: SearchSpace, stage: int, choice: int, in_channels: int, count: int) -> list[int]:
-    mid_range = space.mid_range(space.stages[stage].choices[choice], in_channels)
+def _grid(space: SearchSpace, offered: tuple[BlockChoice, ...], in_channels: int, count: int) -> list[int]:
+    """Middle widths of the choice in `offered`; none where a position has fewer choices than another."""
+    if not offered:
+        return []
+    mid_range = space.mid_range(offered[0], in_channels)
     if len(mid_range) <= count:
         return list(mid_range)
     return sorted({mid_range[round(step * (len(mid_range) - 1) / (count - 1))] for step in range(count)})

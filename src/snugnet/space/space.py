@@ -90,25 +90,34 @@ class BlockRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A row of blocks: the first may change resolution and width, the others keep them."""
+    """A row of blocks: the first may change resolution and width, the others keep them.
+
+    All positions offer `choices`; where they differ (spaces around published networks), `per_position` has a list for
+    each and `choices` holds all of them. Ask `choices_at(position)`.
+    """
 
     widths: tuple[int, ...]
     depths: tuple[int, ...]
-    choices: tuple[BlockChoice, ...]
+    choices: tuple[BlockChoice, ...] = ()
     stride: int = 1
     act: Activation = "relu"
     per: Literal["block", "stage"] = "block"
+    per_position: tuple[tuple[BlockChoice, ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.per_position is not None:
+            self._check_positions(self.per_position)
+            object.__setattr__(self, "choices", tuple(dict.fromkeys(c for row in self.per_position for c in row)))
         _rising("widths", self.widths)
         _rising("depths", self.depths)
         _require(self.stride in (1, 2), "stride must be 1 or 2", self.stride)
         _one_of("act", self.act, get_args(Activation))
         _one_of("per", self.per, ("block", "stage"))
         _require(len(self.choices) > 0, "choices must not be empty", self.choices)
-        labels = [c.label for c in self.choices]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        _require(not twice, "choices must differ in kernel, expand or SE on/off", ", ".join(twice))
+        for row in self.per_position or (self.choices,):
+            labels = [c.label for c in row]
+            twice = sorted({label for label in labels if labels.count(label) > 1})
+            _require(not twice, "choices must differ in kernel, expand or SE on/off", ", ".join(twice))
         _require(self.per == "block" or not self.has_expand_range, "an expand_range needs choices per block", self.per)
 
     @classmethod
@@ -132,6 +141,23 @@ class Stage:
         widths = (width,) if isinstance(width, int) else tuple(width)
         depths = tuple(range(low, high + 1))
         return cls(widths=widths, depths=depths, choices=choices, stride=stride, act=act, per=per)
+
+    def _check_positions(self, rows: tuple[tuple[BlockChoice, ...], ...]) -> None:
+        _rising("depths", self.depths)
+        _require(len(rows) == self.max_depth, "per_position must have a list for every position", len(rows))
+        _require(all(rows), "per_position must not have an empty list", rows)
+        _require(self.per == "block", "per_position needs choices per block", self.per)
+        free = [c.label for row in rows for c in row if c.expand_range]
+        _require(not free, "per_position must not have an expand_range", ", ".join(free))
+
+    def choices_at(self, position: int) -> tuple[BlockChoice, ...]:
+        """What the block at `position` may be."""
+        return self.choices if self.per_position is None else self.per_position[position]
+
+    @property
+    def distinct_positions(self) -> range:
+        """Positions that can differ from those before them: the first, the second, and all where each has its list."""
+        return range(self.max_depth if self.per_position is not None else min(2, self.max_depth))
 
     @property
     def has_expand_range(self) -> bool:
@@ -230,9 +256,12 @@ class SearchSpace:
         stage = self.stages[index]
         if stage.per == "stage":
             return len(stage.choices)
-        first = sum(len(self.mid_range(choice, in_channels)) for choice in stage.choices)
-        later = sum(len(self.mid_range(choice, width)) for choice in stage.choices)
-        return first * int(later ** (depth - 1))
+        return math.prod(
+            sum(
+                len(self.mid_range(choice, width if position else in_channels)) for choice in stage.choices_at(position)
+            )
+            for position in range(depth)
+        )
 
     def ways_after(self) -> list[dict[int, int]]:
         """For every stage boundary and width there: how many ways to complete the network (exact integers)."""

@@ -1,27 +1,36 @@
-"""Checkpoints that survive anything: kill -9, a full disk, a flipped bit, a changed recipe.
+"""The state of a run, kept so that it survives anything: kill -9, a full disk, a flipped bit, a changed recipe.
 
-A checkpoint is two files in RUN/state: NNNNNNNN.safetensors with all tensors, and NNNNNNNN.json with the position,
+`Checkpointer` finds it, loads it, saves it, and puts the last good one back when training diverges; with a folder in files,
+without one in memory. Only the first process writes and reads; the others are told what it read, so nodes need not share
+a disk. A checkpoint is two files in RUN/state: NNNNNNNN.safetensors with all tensors, and NNNNNNNN.json with the position,
 the recipe and the checksum of both. Each is written atomically, the JSON last: without it the checkpoint does not
 exist. The last two are kept. Reading takes the newest whole one and names every damaged one it passed over. Random
-generators need no state: see `seed`.
+generators need no state: see `snugnet.seeds`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from lightning_fabric import Fabric
 from safetensors import torch as safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from snugnet.errors import BadInput, DamagedFile
+from snugnet.errors import BadInput, DamagedFile, TrainingDiverged
 from snugnet.nets.tensor_file import parse_tensors, read_tensors
-from snugnet.store import read_bytes, read_json, sha256, write_bytes, write_json
+from snugnet.store import read_bytes, read_json, sha256, tensors_fingerprint, write_bytes, write_json
+from snugnet.training import optimiser
+from snugnet.training.method import MethodState
+from snugnet.training.train_log import TrainLog
 
-FORMAT = "snugnet-checkpoint-1"
+FORMAT = "snugnet-checkpoint-2"
 KEPT = 2
 
 
@@ -38,7 +47,7 @@ class Position:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The whole state of a run. Tensors are named model.*, average.*, momentum.*"""
+    """The whole state of a run. Tensors are named model.*, average.*, momentum.*, method.* and optimiser.*"""
 
     position: Position
     recipe: dict[str, Any]
@@ -46,6 +55,7 @@ class Checkpoint:
     log: dict[str, Any]  # length of train.jsonl and sums since its last line
     scaler: dict[str, Any]
     seconds: float
+    optimisers: dict[str, Any] = field(default_factory=dict)  # of the method, tensors by name
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         start = prefix + "."
@@ -74,6 +84,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         "recipe": checkpoint.recipe,
         "log": checkpoint.log,
         "scaler": checkpoint.scaler,
+        "optimisers": checkpoint.optimisers,
         "seconds": checkpoint.seconds,
     }
     path = write_json(folder / f"{stem}.json", {**content, "check": _check(content)})
@@ -120,12 +131,138 @@ def read(path: Path) -> Checkpoint:
         log=content["log"],
         scaler=content["scaler"],
         seconds=content["seconds"],
+        optimisers=content["optimisers"],
     )
 
 
-def check_same_recipe(saved: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+@final
+class Checkpointer:
+    """The state of one run. `train_log` is None in all processes but the first."""
+
+    def __init__(
+        self, fabric: Fabric, model: nn.Module, recipe: dict[str, Any], out: Path | None, train_log: TrainLog | None
+    ) -> None:
+        self._fabric, self._model, self._recipe, self._train_log = fabric, model, recipe, train_log
+        self._folder = None if out is None else out / "state"
+        self._memory: Checkpoint | None = None
+        self._first: dict[str, Any] | None = None  # the recipe as the run began, its starting weights among it
+        self._saved_at = self._began = time.perf_counter()
+        self._seconds_before = 0.0
+
+    def find(self, resume: bool) -> Found:
+        """The state to go on from, loaded into the model, if there is one."""
+        found = Found(None)
+        if self._folder is not None and self._fabric.is_global_zero:
+            clean(self._folder)
+            found = read_latest(self._folder)
+            if found.checkpoint is not None:
+                run = self._folder.parent
+                if not resume:
+                    raise BadInput(f"{run} must hold no run yet", remedy="Resume it, or choose another folder.")
+                check_same_recipe(_settings(found.checkpoint.recipe), _settings(self._recipe), run)
+                check_same_start(found.checkpoint, self._recipe, run)
+        if self._fabric.world_size > 1:
+            found = self._fabric.broadcast(found)
+        if found.checkpoint is not None:
+            self._first = found.checkpoint.recipe
+            self._load(found.checkpoint)
+        return found
+
+    def due(self, every: float) -> bool:
+        return self._train_log is not None and time.perf_counter() - self._saved_at >= every
+
+    def save(
+        self,
+        position: Position,
+        sgd: torch.optim.SGD | None = None,
+        average: optimiser.Average | None = None,
+        own: MethodState | None = None,
+    ) -> None:
+        """Keep this state; one with weights that are not finite is never kept."""
+        if self._train_log is None:
+            return
+        tensors = {f"model.{name}": t for name, t in self._model.state_dict().items()}
+        if not finite(tensors):
+            raise self.diverged("weights", math.nan, position)
+        if average is not None:
+            tensors |= {f"average.{name}": t for name, t in average.values.items()}
+        if sgd is not None:
+            tensors |= {f"momentum.{name}": t for name, t in optimiser.momenta(self._model, sgd).items()}
+        optimisers: dict[str, Any] = {}
+        if own is not None:
+            tensors |= {f"method.{name}": t for name, t in own.tensors.items()}
+            for name, each in own.optimisers.items():
+                optimisers[name] = named_tensors(each.state_dict(), f"optimiser.{name}", tensors)
+        state = Checkpoint(
+            position=position,
+            recipe=self._recipe if self._first is None else self._first,
+            tensors=tensors,
+            optimisers=optimisers,
+            log=self._train_log.state(),
+            scaler=self._fabric.strategy.precision.state_dict(),
+            seconds=self.seconds(),
+        )
+        if self._folder is not None:
+            write(self._folder, state)
+        else:
+            self._memory = replace(state, tensors={name: t.detach().clone() for name, t in tensors.items()})
+        self._saved_at = time.perf_counter()
+
+    @staticmethod
+    @torch.no_grad()
+    def restore(saved: Checkpoint, own: MethodState) -> None:
+        """Write the saved values into a method's own tensors and optimisers."""
+        tensors = saved.part("method")
+        if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in own.tensors.items()}:
+            raise BadInput(
+                "a resumed method must have the tensors it was saved with",
+                value=sorted(own.tensors),
+                remedy=f"The checkpoint has {sorted(tensors)}; let `start` depend on nothing but its context.",
+            )
+        for name, tensor in own.tensors.items():
+            tensor.copy_(tensors[name])
+        for name, each in own.optimisers.items():
+            state = with_tensors(saved.optimisers[name], saved.tensors)
+            state["state"] = {int(number): entries for number, entries in state["state"].items()}
+            for group, fresh in zip(state["param_groups"], each.state_dict()["param_groups"]):
+                group |= {key: tuple(group[key]) for key, value in fresh.items() if isinstance(value, tuple)}
+            each.load_state_dict(state)
+
+    def diverged(self, what: str, value: float, position: Position) -> TrainingDiverged:
+        """Puts the last good weights back into the model; the error to raise says where they are."""
+        good = self._memory if self._folder is None else read_latest(self._folder).checkpoint
+        kept = "no earlier state was kept"
+        if good is not None:
+            self._load_weights(good.part("model"))
+            place = "in the model" if self._folder is None else f"in {self._folder} and in the model"
+            kept = f"the state after step {good.position.total} is kept {place}"
+        return TrainingDiverged(
+            f"the {what} must stay finite",
+            value=f"{value} in step {position.total + 1}",
+            remedy=f"Lower lr, add warmup_epochs, or set clip_norm; {kept}.",
+        )
+
+    def seconds(self) -> float:
+        """Time spent on this run, over all resumptions."""
+        return self._seconds_before + time.perf_counter() - self._began
+
+    def _load(self, saved: Checkpoint) -> None:
+        self._load_weights(saved.part("model"))
+        self._seconds_before = saved.seconds
+        if saved.scaler:
+            self._fabric.strategy.precision.load_state_dict(saved.scaler)
+        if self._train_log is not None:
+            self._train_log.restore(saved.log)
+
+    @torch.no_grad()
+    def _load_weights(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in self._model.state_dict().items():
+            tensor.copy_(saved[name])
+
+
+def check_same_recipe(saved: dict[str, Any], asked: dict[str, Any], folder: Path) -> None:
     """Resuming with another recipe would give a result that belongs to neither: say what differs."""
-    old, new = flat(saved), flat(json.loads(json.dumps(wanted)))
+    old, new = flat(saved), flat(json.loads(json.dumps(asked)))
     missing = "(none)"
     differing = [
         f"{key}: {old.get(key, missing)} -> {new.get(key, missing)}"
@@ -137,6 +274,25 @@ def check_same_recipe(saved: dict[str, Any], wanted: dict[str, Any], folder: Pat
             f"{folder} holds a run of another recipe ({'; '.join(differing[:8])}{'; ...' if len(differing) > 8 else ''})",
             remedy="Use the old recipe to go on, or another folder for the new one.",
         )
+
+
+def check_same_start(saved: Checkpoint, recipe: dict[str, Any], folder: Path) -> None:
+    """A run goes on from the weights and the teacher it began with; a model that holds the run's own weights may too."""
+    for key, what in (("start", "other starting weights"), ("teacher", "another teacher")):
+        if saved.recipe[key] == recipe[key]:
+            continue
+        if key == "start" and recipe[key] == weights_name(saved.part("model")):
+            continue
+        raise BadInput(
+            f"{folder} holds a run with {what}",
+            value=f"{recipe[key]}, not {saved.recipe[key]}",
+            remedy="Pass what the run began with to go on, or another folder to start anew.",
+        )
+
+
+def weights_name(state: Mapping[str, Tensor]) -> str:
+    """Sixteen letters that name these weights."""
+    return tensors_fingerprint(state)[:16]
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
@@ -172,6 +328,31 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     else:
         return {prefix: value}
     return {key: leaf for name, part in items for key, leaf in flat(part, name).items()}
+
+
+def named_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON can hold it: its tensors go to `tensors` under dotted names, and their names stay."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {str(key): named_tensors(part, f"{name}.{key}", tensors) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [named_tensors(part, f"{name}.{number}", tensors) for number, part in enumerate(value)]
+    return value
+
+
+def with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The other way: names of tensors become copies of them."""
+    if isinstance(value, dict):
+        if value.keys() == {"tensor"}:
+            return tensors[value["tensor"]].clone()
+        return {key: with_tensors(part, tensors) for key, part in value.items()}
+    return [with_tensors(part, tensors) for part in value] if isinstance(value, list) else value
+
+
+def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in recipe.items() if key not in ("start", "teacher")}
 
 
 def _all(folder: Path) -> list[Path]:

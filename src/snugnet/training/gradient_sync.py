@@ -15,7 +15,7 @@ Start with `torchrun --nproc-per-node 8 ...`; on several nodes add `--nnodes`, `
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -57,11 +57,11 @@ def _precision(precision: str, cuda: bool) -> str:
     return precision
 
 
-def share_weights(fabric: Fabric, model: nn.Module) -> None:
-    """Everybody starts from the first process's weights."""
+def share(fabric: Fabric, tensors: Iterable[Tensor]) -> None:
+    """Everybody starts from the first process's values."""
     if fabric.world_size > 1:
-        for tensor in model.state_dict().values():
-            torch.distributed.broadcast(tensor, 0)
+        for tensor in tensors:
+            torch.distributed.broadcast(tensor.detach(), 0)
 
 
 @final
@@ -70,13 +70,18 @@ class GradientSync:
 
     def __init__(self, fabric: Fabric, model: nn.Module, accumulate: int) -> None:
         self._fabric, self._accumulate = fabric, accumulate
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self._parameters = self._weights
         buffers = list(model.buffers())
         self._statistics = [b for b in buffers if b.is_floating_point()]
         self._counters = [b for b in buffers if not b.is_floating_point()]
         self.total: int = fabric.world_size * accumulate
         self._before: list[Tensor] = []
         self._sums: list[Tensor] = []
+
+    def attach(self, tensors: Sequence[Tensor]) -> None:
+        """Average the gradients of these too: what a method trains beside the model."""
+        self._parameters = [*self._weights, *tensors]
 
     def numbers(self) -> Iterator[int]:
         """Numbers of this process's shards; between two of them BN's statistics go back to those before the step."""
@@ -85,14 +90,14 @@ class GradientSync:
             return
         self._before = [b.clone() for b in self._statistics]
         self._sums = [torch.zeros_like(b) for b in self._statistics]
-        counted = [b.clone() for b in self._counters]
+        before = [b.clone() for b in self._counters]
         most = [b.clone() for b in self._counters]
         for i in range(self._accumulate):
             yield self._fabric.global_rank * self._accumulate + i
             for buffer, total, old in zip(self._statistics, self._sums, self._before):
                 total += buffer
                 buffer.copy_(old)
-            for counter, old, high in zip(self._counters, counted, most):
+            for counter, old, high in zip(self._counters, before, most):
                 torch.maximum(high, counter, out=high)
                 counter.copy_(old)
         for buffer, total in zip(self._statistics, self._sums):
@@ -100,8 +105,9 @@ class GradientSync:
         for counter, high in zip(self._counters, most):
             counter.copy_(high)
 
-    def backward(self, loss: Tensor) -> None:
-        self._fabric.backward(loss if self._accumulate == 1 else loss / self._accumulate)
+    def backward(self, loss: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
+        share = loss if self._accumulate == 1 else loss / self._accumulate
+        self._fabric.backward(share, inputs=None if inputs is None else list(inputs))
 
     def exchange(self, metrics: list[dict[str, Tensor]]) -> dict[str, float]:
         """Average gradients, statistics and metrics over all shards; the metrics come back as numbers."""
@@ -113,13 +119,13 @@ class GradientSync:
 
     def _exchange(self, means: Tensor) -> Tensor:
         parameters, statistics = self._parameters, self._statistics
-        given = torch.tensor([float(p.grad is not None) for p in parameters], device=means.device)
+        has_gradient = torch.tensor([float(p.grad is not None) for p in parameters], device=means.device)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        parts: list[Tensor] = [means, given, *gradients, *statistics]
+        parts: list[Tensor] = [means, has_gradient, *gradients, *statistics]
         flat: Any = self._fabric.all_reduce(torch.cat([part.reshape(-1).float() for part in parts]), reduce_op="mean")
         pieces = flat.split([part.numel() for part in parts])
-        used = pieces[1].tolist()
-        for parameter, gradient, piece, share in zip(parameters, gradients, pieces[2:], used):
+        shares = pieces[1].tolist()
+        for parameter, gradient, piece, share in zip(parameters, gradients, pieces[2:], shares):
             parameter.grad = gradient.copy_(piece.view_as(gradient)) if share > 0 else None
         for buffer, piece in zip(statistics, pieces[2 + len(parameters) :]):
             buffer.copy_(piece.view_as(buffer))
@@ -128,8 +134,8 @@ class GradientSync:
             counts: Any = self._fabric.all_reduce(together, reduce_op="max")
             for counter, count in zip(self._counters, counts.split([c.numel() for c in self._counters])):
                 counter.copy_(count.view_as(counter))
-        averaged: Tensor = pieces[0]
-        return averaged
+        metrics: Tensor = pieces[0]
+        return metrics
 
 
 def check_batch(batch: int, shards: int, images: int, split: str) -> None:

@@ -9,7 +9,7 @@ machine with the same number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,14 +17,16 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from snugnet.costs.table import CostTable
+from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import Data
+from snugnet.errors import BadInput
 from snugnet.evaluate.accuracy import Evaluator
 from snugnet.seeds import Seed
 from snugnet.training import optimiser
-from snugnet.training.checkpoint import Checkpoint, Position
-from snugnet.training.checkpointer import Checkpointer
-from snugnet.training.gradient_sync import GradientSync
-from snugnet.training.method import Method, Net, Step
+from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
+from snugnet.training.gradient_sync import GradientSync, check_batch, share
+from snugnet.training.method import Method, MethodState, Net, PhaseContext, Step, Stream
 from snugnet.training.train_log import TrainLog
 
 LINE_EVERY = 50  # steps between lines of train.jsonl inside an epoch
@@ -46,6 +48,16 @@ class Options:
     @property
     def layout(self) -> torch.memory_format:
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+
+@final
+class Phase:
+    """What belongs to the phase in hand: the method with its own state, the optimisers, the average of the weights."""
+
+    def __init__(
+        self, method: Method, own: MethodState, sgd: torch.optim.SGD, average: optimiser.Average | None
+    ) -> None:
+        self.method, self.own, self.sgd, self.average = method, own, sgd, average
 
 
 @final
@@ -78,14 +90,11 @@ class Loop:
         train_log: TrainLog | None,
         evaluator: Evaluator | None,
         teacher: Any,
+        tables: Mapping[str, CostTable],
     ) -> None:
         self._fabric, self._model, self._data, self._options = fabric, model, data, options
-        self._checkpointer, self._train_log, self._evaluator, self._teacher = (
-            checkpointer,
-            train_log,
-            evaluator,
-            teacher,
-        )
+        self._checkpointer, self._train_log, self._evaluator = checkpointer, train_log, evaluator
+        self._teacher, self._tables = teacher, tables
         self._net: Net = Caller(fabric, model)
         self._sync = GradientSync(fabric, model, options.accumulate)
         self.position = Position()
@@ -105,32 +114,60 @@ class Loop:
         start, steps = self.position, self.steps(method)
         self._model.train()
         if start.step == 0:
-            method.begin(self._model)
-        sgd = optimiser.build(self._model, method, fused=self._fabric.device.type == "cpu")
-        average = optimiser.Average(self._model, method.ema) if method.ema is not None else None
-        if saved is not None and start.step > 0:
-            optimiser.restore_momenta(self._model, sgd, saved.part("momentum"))
-            if average is not None:
-                average.restore(saved.part("average"))
-        scaled_sgd: Any = self._fabric.setup_optimizers(sgd)
-        for step, batch in enumerate(self._batches(method, start.step), start.step):
-            self._step(method, batch, step, scaled_sgd)
-            if average is not None:
-                average.update(step)
+            method.prepare(self._model)
+        phase = self._started(method, saved if start.step > 0 else None)
+        optimisers = [self._fabric.setup_optimizers(each) for each in (phase.sgd, *phase.own.optimisers.values())]
+        second = self._second(phase.own.stream, start.step, steps)
+        main = self._batches(method.split, self._options.batch, start.step, self._seed(), crop=True)
+        for step in range(start.step, steps):
+            self._step(phase, next(main), next(second), step, optimisers)
+            if phase.average is not None:
+                phase.average.update(step)
             self.position = Position(phase=start.phase, step=step + 1, total=start.total + step + 1 - start.step)
             if step + 1 < steps:
-                self._between(method, sgd, average)
-        self._hand_over(method, average)
+                self._between(phase)
+        self._hand_over(phase)
 
-    def _step(self, method: Method, batch: Batch, step: int, sgd: Any) -> None:
-        """Gradients of all shards, averaged; then one step of the optimiser."""
+    def _started(self, method: Method, saved: Checkpoint | None) -> Phase:
+        """Optimiser, average and the method's own state, as saved or new."""
+        sgd = optimiser.build(self._model, method, fused=self._fabric.device.type == "cpu")
+        average = optimiser.Average(self._model, method.ema) if method.ema is not None else None
+        with self._seed().fold_in("start").seed_globals():
+            own = method.start(
+                PhaseContext(
+                    net=self._net,
+                    about=self._data.about,
+                    space=getattr(self._model, "space", None),
+                    tables=self._tables,
+                    steps=self.steps(method),
+                    epochs=method.epochs,
+                    seed=self._seed(),
+                    device=self._fabric.device,
+                    resumed=saved is not None,
+                )
+            )
+        share(self._fabric, own.tensors.values())
+        self._sync.attach(own.trained)
+        if saved is not None:
+            optimiser.restore_momenta(self._model, sgd, saved.part("momentum"))
+            self._checkpointer.restore(saved, own)
+            if average is not None:
+                average.restore(saved.part("average"))
+        return Phase(method, own, sgd, average)
+
+    def _step(self, phase: Phase, batch: Batch, second: Batch | None, step: int, optimisers: list[Any]) -> None:
+        """Gradients of all shards, averaged; then one step of the model's optimiser, and of each of the method's own."""
+        method, sgd = phase.method, optimisers[0]
         rate = optimiser.learning_rate(method, step, self.steps(method), self.per_epoch(method), self._options.batch)
         for group in sgd.param_groups:
             group["lr"] = rate
         sgd.zero_grad(set_to_none=True)
+        for tensor in phase.own.trained:
+            tensor.grad = None
+        seconds = [None] * len(batch) if second is None else second
         metrics = [
-            self._shard(method, images, labels, step, shard)
-            for shard, (images, labels) in zip(self._sync.numbers(), batch)
+            self._shard(phase, images, labels, other, step, shard)
+            for shard, (images, labels), other in zip(self._sync.numbers(), batch, seconds)
         ]
         means = self._sync.exchange(metrics)
         if not math.isfinite(means["loss"]):
@@ -139,50 +176,75 @@ class Loop:
             self._fabric.clip_gradients(self._model, sgd, max_norm=method.clip_norm, error_if_nonfinite=False)
         if method.clip_value is not None:
             self._fabric.clip_gradients(self._model, sgd, clip_val=method.clip_value)
-        sgd.step()
+        for each in optimisers:
+            each.step()
         if self._train_log is not None:
             self._train_log.add({**means, "lr": rate}, self._options.batch)
 
-    def _shard(self, method: Method, images: Tensor, labels: Tensor, step: int, shard: int) -> dict[str, Tensor]:
+    def _shard(
+        self,
+        phase: Phase,
+        images: Tensor,
+        labels: Tensor,
+        other: tuple[Tensor, Tensor] | None,
+        step: int,
+        shard: int,
+    ) -> dict[str, Tensor]:
         """What the method makes of one shard; depends on the shard's number, not on the process it runs in."""
+        method, stream = phase.method, phase.own.stream
         shared = self._seed().fold_in("step", step)
         own = shared.fold_in("shard", shard)
-        device = self._fabric.device
+
+        def second() -> tuple[Tensor, Tensor]:
+            if other is None or stream is None:
+                raise BadInput(f"method {method.name!r} has no second stream", remedy="Give one to its MethodState.")
+            return self._ready(*other, stream.augmentation or Augmentation(), own.fold_in("second"))
+
         with own.fold_in("network").seed_globals():
-            floats, targets = method.augmentation(self._data.about).apply(
-                images.to(device), labels.to(device), self._data.classes, own.fold_in("augment"), self._data.normalise
-            )
+            floats, targets = self._ready(images, labels, method.augmentation(self._data.about), own.fold_in("augment"))
             return method.step(
                 Step(
                     net=self._net,
-                    images=floats.contiguous(memory_format=self._options.layout),
+                    images=floats,
                     targets=targets,
                     shared=shared,
                     own=own,
                     backward=self._sync.backward,
                     teacher=self._teacher,
                     epoch=step / self.per_epoch(method),
-                )
+                    second=second,
+                ),
+                phase.own,
             )
 
-    def _between(self, method: Method, sgd: torch.optim.SGD, average: optimiser.Average | None) -> None:
-        """After a step that is not the phase's last: tell, evaluator, save."""
+    def _ready(self, images: Tensor, labels: Tensor, how: Augmentation, seed: Seed) -> tuple[Tensor, Tensor]:
+        """On the device, augmented, normalised."""
+        device = self._fabric.device
+        floats, targets = how.apply(
+            images.to(device), labels.to(device), self._data.classes, seed, self._data.normalise
+        )
+        return floats.contiguous(memory_format=self._options.layout), targets
+
+    def _between(self, phase: Phase) -> None:
+        """After a step that is not the phase's last: log, evaluate, save."""
         if self._train_log is None:
             return
+        method = phase.method
         step, per_epoch = self.position.step, self.per_epoch(method)
         if step % per_epoch == 0 or step % LINE_EVERY == 0:
             self._train_log.line(self._place(method))
         times = self._options.eval_times
         if times and step % (per_epoch * max(1, round(method.epochs / times))) == 0:
-            self._evaluate_now(method, average)
+            self._evaluate_now(method, phase.average)
         self._show(method)
         if self._checkpointer.due(self._options.checkpoint_seconds):
-            self._checkpointer.save(self.position, sgd, average)
+            self._checkpointer.save(self.position, phase.sgd, phase.average, phase.own)
 
-    def _hand_over(self, method: Method, average: optimiser.Average | None) -> None:
+    def _hand_over(self, phase: Phase) -> None:
         """A phase's end: the averaged weights become the weights, and the next phase is what the state names."""
-        if average is not None:
-            average.swap()
+        method = phase.method
+        if phase.average is not None:
+            phase.average.swap()
         if self._train_log is not None:
             self._train_log.line(self._place(method))
             self._evaluate_now(method, None)
@@ -190,28 +252,30 @@ class Loop:
         self.position = Position(phase=self.position.phase + 1, step=0, total=self.position.total)
         self._checkpointer.save(self.position)
 
-    def _batches(self, method: Method, start: int) -> Iterator[Batch]:
-        """This process's shards of every step from `start` to the end of the phase."""
-        per_epoch, positions = self.per_epoch(method), self._data.positions(method.split)
-        for epoch in range(start // per_epoch, method.epochs):
-            seed = self._seed().fold_in("epoch", epoch)
-            order = positions[torch.from_numpy(seed.fold_in("order").numpy().permutation(len(positions)))]
-            first = start % per_epoch if epoch == start // per_epoch else 0
-            parts = [order[at : at + self._shard_size()] for at in self._starts(first, per_epoch)]
-            fetched = self._data.fetch(parts, seed.fold_in("crop"))
+    def _batches(self, split: str, batch: int, start: int, seed: Seed, *, crop: bool) -> Iterator[Batch]:
+        """This process's shards of every step from `start` on, without end: epochs follow each other."""
+        positions, per_epoch = self._data.positions(split), self._data.size(split) // batch
+        size, mine = batch // self._sync.total, self._fabric.global_rank * self._options.accumulate
+        epoch, first = divmod(start, per_epoch)
+        while True:
+            here = seed.fold_in("epoch", epoch)
+            order = positions[torch.from_numpy(here.fold_in("order").numpy().permutation(len(positions)))]
+            begins = [
+                step * batch + shard * size
+                for step in range(first, per_epoch)
+                for shard in range(mine, mine + self._options.accumulate)
+            ]
+            shards = self._data.fetch([order[at : at + size] for at in begins], here.fold_in("crop") if crop else None)
             for _ in range(first, per_epoch):
-                yield [next(fetched) for _ in range(self._options.accumulate)]
+                yield [next(shards) for _ in range(self._options.accumulate)]
+            epoch, first = epoch + 1, 0
 
-    def _starts(self, first: int, end: int) -> Iterator[int]:
-        """Where in the epoch's order this process's shards begin."""
-        accumulate, mine = self._options.accumulate, self._fabric.global_rank * self._options.accumulate
-        for step in range(first, end):
-            for shard in range(mine, mine + accumulate):
-                yield step * self._options.batch + shard * self._shard_size()
-
-    def _shard_size(self) -> int:
-        size: int = self._options.batch // self._sync.total
-        return size
+    def _second(self, stream: Stream | None, start: int, steps: int) -> Iterator[Batch | None]:
+        if stream is None:
+            return iter([None] * (steps - start))
+        check_batch(stream.batch, self._sync.total, self._data.size(stream.split), stream.split)
+        seed, crop = self._seed().fold_in("second"), stream.augmentation is not None
+        return self._batches(stream.split, stream.batch, start, seed, crop=crop)
 
     def _seed(self) -> Seed:
         return Seed(self._options.seed).fold_in("phase", self.position.phase)
@@ -232,11 +296,11 @@ class Loop:
             average.swap()
         self._model.eval()
         with torch.random.fork_rng(devices=[]):
-            found = self._evaluator(self._model)
+            accuracies = self._evaluator(self._model)
         self._model.train()
         if average is not None:
             average.swap()
-        self._train_log.evaluated(self._place(method), found)
+        self._train_log.evaluated(self._place(method), accuracies)
 
     def _show(self, method: Method) -> None:
         assert self._train_log is not None

@@ -26,8 +26,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
             remedy=f"Build the space with classes={targets.shape[-1]}.",
         )
     log_q = _log_softmax(logits)
-    wanted = (targets * (1 - smoothing) + smoothing / targets.shape[-1]).to(log_q.dtype)
-    return -(wanted * log_q).sum(-1).mean()
+    smooth = (targets * (1 - smoothing) + smoothing / targets.shape[-1]).to(log_q.dtype)
+    return -(smooth * log_q).sum(-1).mean()
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -55,6 +55,14 @@ def distillation(
     """(1 - b) * cross entropy + b * T^2 * KL(p_T || q_T)."""
     hard = cross_entropy(student, targets, smoothing)
     return (1 - weight) * hard + weight * temperature**2 * kl_divergence(student, teacher, temperature)
+
+
+def distillation_rules(weight: float, temperature: float) -> list[tuple[str, float, bool]]:
+    """What a method's `distill` and `temperature` must satisfy."""
+    return [
+        ("distill must lie in [0, 1]", weight, 0 <= weight <= 1),
+        ("temperature must be positive", temperature, temperature > 0),
+    ]
 
 
 def alpha_divergence(student: Tensor, teacher: Tensor, alpha: float, *, clip: float | None = 5.0) -> Tensor:

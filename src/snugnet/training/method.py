@@ -1,26 +1,36 @@
-"""What a training method is: the answer to "what happens in a step?".
+"""What a training method is: what happens in a step, and what it keeps between steps.
 
-A method is handed one shard of a batch (`Step`) and decides which paths are run, which losses are formed and which
-teacher is heard; it calls `backward` as often as it likes (a sandwich calls it four times). Everything else -
-optimiser, schedule, averaging, processes, checkpoints - is the loop's and is only parametrised here. The fields are
-the recipe; the defaults are those of HardCoRe-NAS, section 4.1.1, and the classes beneath change them where a paper
-says so.
+A method is handed one shard of a batch (`Step`) and decides which paths are run, which losses are formed and which teacher
+is heard; it calls `backward` as often as it likes (a sandwich calls it four times). Everything else - optimiser, schedule,
+averaging, processes, checkpoints - is the loop's and is only parametrised here.
+
+`prepare(model)` runs once, before a phase's first step, and may change the model's weights. `start(context)` runs at every
+start of a phase and at every resume, and makes the method's own state: named tensors, optimisers over them, a second
+stream of batches. The loop averages the gradients of those tensors over all shards, steps the optimisers after the
+model's, keeps all of it in the checkpoint, and at a resume writes the saved values into what `start` made.
+
+The fields are the recipe. Optimiser, learning rate, weight decay, label smoothing, mixup and AutoAugment have the values
+of HardCoRe-NAS, section 4.1.1; the decay of the averaged weights (the paper names none), the absence of a warm-up and of
+clipping, and what decays are ours.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from snugnet.costs.table import CostTable
 from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import SPLITS, About
 from snugnet.errors import BadInput
 from snugnet.seeds import Seed
+from snugnet.space.space import SearchSpace
 
 Rule = tuple[str, Any, bool]  # what must hold, the value, whether it does
 
@@ -34,19 +44,75 @@ class Net(Protocol):
     def sample_paths(self, count: int, rng: np.random.Generator) -> Any: ...
 
 
+class Backward(Protocol):
+    """Gradients of a loss, added up over the shards; with `inputs` of these tensors alone."""
+
+    def __call__(self, loss: Tensor, inputs: Sequence[Tensor] | None = None) -> None: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PhaseContext:
+    """What a method may know when its phase starts or goes on."""
+
+    net: Net
+    about: About
+    space: SearchSpace | None  # None for a plain network
+    tables: Mapping[str, CostTable]  # by resource, as given to `train`
+    steps: int
+    epochs: int
+    seed: Seed  # of the phase
+    device: torch.device
+    resumed: bool  # the loop will put saved values into the state
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A second stream of batches: `batch` images of `split` a step over all shards, in an order of its own.
+
+    Which images a step gets depends on the step's number alone. Without `augmentation` they come as for evaluation.
+    """
+
+    batch: int
+    split: str = "val"
+    augmentation: Augmentation | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MethodState:
+    """What a method owns during a phase.
+
+    `tensors` lie on the context's device and start alike in all processes. Those that require a gradient have it averaged
+    over the shards; the others may change in `step` only by what all shards compute alike. `optimisers` step over such
+    tensors, and a tensor that got no gradient in a step is left alone. `constants` are made anew at every start.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    optimisers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    stream: Stream | None = None
+    constants: Any = None
+
+    @property
+    def trained(self) -> list[Tensor]:
+        return [tensor for tensor in self.tensors.values() if tensor.requires_grad]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One shard of one step. `shared` seed fall alike on all shards of the batch, `own` seed differ between them."""
+    """One shard of one step. `shared` draws alike on all shards of the batch, `own` differently on each."""
 
     net: Net
     images: Tensor  # [N, 3, H, W], augmented and normalised
     targets: Tensor  # [N, classes], probabilities
     shared: Seed
     own: Seed
-    backward: Callable[[Tensor], None]
+    backward: Backward
     teacher: Callable[[Tensor], Tensor] | None
     epoch: float  # epochs done, with the fraction
+    second: Callable[[], tuple[Tensor, Tensor]]  # images and targets of the state's stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +145,15 @@ class Method(ABC):
         """Rules for the fields a class adds."""
 
     @abstractmethod
-    def begin(self, model: nn.Module) -> None:
-        """Before the phase's first step: change the weights where the method asks for it (channel sorting)."""
+    def prepare(self, model: nn.Module) -> None:
+        """Once, before the phase's first step: change the weights where the method asks for it (channel sorting)."""
 
     @abstractmethod
-    def step(self, step: Step) -> dict[str, Tensor]:
+    def start(self, context: PhaseContext) -> MethodState:
+        """At every start of the phase and every resume: the method's own state, as it is before the first step."""
+
+    @abstractmethod
+    def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         """Forward, losses, `step.backward`; returns detached scalars to log, among them `loss`."""
 
     def augmentation(self, about: About) -> Augmentation:

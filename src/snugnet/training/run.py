@@ -6,7 +6,7 @@ Everything that can be wrong is checked before anything is written; then `loop` 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -15,15 +15,19 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from snugnet.costs.table import CostTable
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.accuracy import Evaluator
 from snugnet.evaluate.default import default_evaluator
+from snugnet.nets.build import build
 from snugnet.progress import NullProgress, Progress
+from snugnet.seeds import Seed
+from snugnet.space.architecture import Architecture
+from snugnet.space.space import SearchSpace
 from snugnet.store import check_writable, sha256
 from snugnet.training import checkpoint, gradient_sync, methods
-from snugnet.training.checkpoint import Found
-from snugnet.training.checkpointer import Checkpointer
+from snugnet.training.checkpoint import Checkpointer, Found, weights_name
 from snugnet.training.loop import Loop, Options
 from snugnet.training.method import Method
 from snugnet.training.train_log import TrainLog
@@ -60,6 +64,8 @@ def train(
     precision: str = "auto",
     channels_last: bool = False,
     teacher: nn.Module | None = None,
+    tables: Mapping[str, CostTable] | None = None,
+    start: str | None = None,
     evaluator: Evaluator | str | None = "default",
     eval_times: int = 10,
     checkpoint_seconds: float = 20.0,
@@ -70,8 +76,11 @@ def train(
 
     With `out` the run is logged, saved and resumed there: starting it again goes on where it was killed; `resume=False`
     refuses a folder that holds a run. `batch` counts the images of a step over all processes and `accumulate` passes.
-    `epochs` overrides that of every phase. `teacher` is for methods that distil. `evaluator(model)` gives the accuracies to
-    watch, `eval_times` in a phase; None turns it off.
+    `epochs` overrides that of every phase. `teacher` is for methods that distil, `tables` for methods that know costs.
+    A folder goes on only from the weights and the teacher it began with, told apart by their bits; a caller that computes
+    both from something else (and may get other last bits on another machine) names that in `start` instead.
+    `evaluator(model)` gives the accuracies to watch, `eval_times` in a phase; None turns it off. The model and the teacher
+    stay on the device they were trained on: the first of their parameters says which.
     """
     phases = [method] if isinstance(method, Method) else list(method)
     if epochs is not None:
@@ -90,13 +99,15 @@ def train(
         folder = None if out is None else Path(out)
         if folder is not None and fabric.is_global_zero:
             check_writable(folder / "state" / "any")
+        recipe = _recipe(model, data, phases, options, fabric, tables or {})
+        recipe |= _origin(model, teacher, start) if folder is not None else {}
         move: Any = model.to  # the overload with a memory format is missing from torch's type stubs
         move(device=fabric.device, memory_format=options.layout)
-        recipe = _recipe(model, data, phases, options, fabric, teacher)
         train_log = TrainLog(folder, progress or NullProgress()) if fabric.is_global_zero else None
         checkpointer = Checkpointer(fabric, model, recipe, folder, train_log)
         score = default_evaluator(model, data, fabric.device) if isinstance(evaluator, str) else evaluator
-        loop = Loop(fabric, model, data, options, checkpointer, train_log, score, _frozen(fabric, teacher))
+        frozen = _frozen(fabric, teacher)
+        loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {})
         found = checkpointer.find(resume)
         try:
             if train_log is not None:
@@ -104,7 +115,7 @@ def train(
                 done = found.checkpoint is not None and found.checkpoint.position.phase == len(phases)
                 steps = sum(loop.steps(phase) for phase in phases)
                 train_log.start(title, steps, tensorboard=tensorboard and not done)
-            gradient_sync.share_weights(fabric, model)
+            gradient_sync.share(fabric, model.state_dict().values())
             loop.run(phases, found.checkpoint)
         finally:
             if train_log is not None:
@@ -115,9 +126,47 @@ def train(
 def finetune(
     model: nn.Module, data: Data, *, teacher: nn.Module | None = None, epochs: int = 10, **options: Any
 ) -> TrainResult:
-    """Train a plain network on from the weights it has, taught by `teacher` if there is one; `options` go to `train`."""
+    """Train a plain network on from the weights it has, taught by `teacher` if there is one; `options` go to `train`.
+
+    The teacher's weight of 0.9 is ours: HardCoRe-NAS distils and gives none.
+    """
     method = methods.finetune(epochs=epochs, distill=0.0 if teacher is None else 0.9)
     return train(model, data, method, teacher=teacher, **options)
+
+
+_KEPT = ("lr", "lr_per", "weight_decay", "label_smoothing", "mixup", "auto_augment", "crop_padding", "hflip", "ema")
+
+
+def scratch_like(phase: Method, epochs: float) -> Method:
+    """From scratch with what `phase` says of learning and of images; a fifth of the time, at most an epoch, warms up."""
+    settings = phase.describe()
+    return methods.scratch(
+        **{name: settings[name] for name in _KEPT if name in settings},
+        epochs=epochs,
+        warmup_epochs=min(1.0, epochs / 5),
+    )
+
+
+def train_standalone(
+    architecture: Architecture,
+    space: SearchSpace,
+    data: Data,
+    phases: Sequence[Method],
+    *,
+    epochs: float,
+    seed: int = 0,
+    out: Path | None = None,
+    **options: Any,
+) -> nn.Module:
+    """A sub-network's architecture built and trained on its own, from scratch, like the last of `phases`: the truth that
+    rankings are held to. It starts as the super-network did, gates open where a phase opens them; `options` go to `train`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seed(seed).fold_in("stand-alone", str(architecture)).number())
+        network = build(architecture, space)
+    if any(phase.describe().get("se_bias_init") for phase in phases):
+        methods.se_bias_init(network)
+    train(network, data, scratch_like(phases[-1], epochs), seed=seed, out=out, evaluator=None, **options)
+    return network.eval()
 
 
 def _result(
@@ -181,17 +230,32 @@ def _check(model: nn.Module, data: Data, phases: list[Method], options: Options,
             )
 
 
+def _origin(model: nn.Module, teacher: nn.Module | None, start: str | None) -> dict[str, str]:
+    """What the run begins with: the starting weights and the teacher, by name."""
+    if start is not None:
+        return {"start": start, "teacher": "none" if teacher is None else start}
+    return {
+        "start": weights_name(model.state_dict()),
+        "teacher": "none" if teacher is None else weights_name(teacher.state_dict()),
+    }
+
+
 def _recipe(
-    model: nn.Module, data: Data, phases: list[Method], options: Options, fabric: Fabric, teacher: nn.Module | None
+    model: nn.Module,
+    data: Data,
+    phases: list[Method],
+    options: Options,
+    fabric: Fabric,
+    tables: Mapping[str, CostTable],
 ) -> dict[str, Any]:
-    """All that decides the result: what must agree for a run to be resumed."""
+    """All settings that decide the result: what must agree for a run to be resumed."""
     shapes = repr([(name, tuple(t.shape), str(t.dtype)) for name, t in model.state_dict().items()])
     recipe = {
         "methods": [phase.describe() for phase in phases],
         "data": data.identity(),
         "model": {"type": type(model).__name__, "tensors": sha256(shapes.encode())[:16]},
         "space": sha256(repr(getattr(model, "space", None)).encode())[:16],
-        "teacher": teacher is not None,
+        "tables": {name: sha256(repr(table).encode())[:16] for name, table in tables.items()},
         "seed": options.seed,
         "batch": options.batch,
         "shards": fabric.world_size * options.accumulate,

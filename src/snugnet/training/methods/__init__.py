@@ -1,13 +1,13 @@
-"""Training methods, one file each: `methods.multipath(epochs=100)` is a frozen recipe for one phase of `train`."""
+"""Training methods: `methods.multipath(epochs=100)` is a frozen recipe for one phase of `train`."""
 
 from collections.abc import Callable
 
 from snugnet.training.method import Method
-from snugnet.training.methods._largest import Largest as largest
-from snugnet.training.methods._multipath import Multipath as multipath
 from snugnet.training.methods._plain import finetune, scratch
-from snugnet.training.methods._preparing import inherit_kernels, se_bias_init
-from snugnet.training.methods._singlepath import Singlepath as singlepath
+from snugnet.training.methods._supernet import Largest as largest
+from snugnet.training.methods._supernet import Multipath as multipath
+from snugnet.training.methods._supernet import Singlepath as singlepath
+from snugnet.training.methods._supernet import inherit_kernels, se_bias_init
 
 # Phases of training a super-network, for recipes; finetune and scratch are for plain networks.
 PHASES: dict[str, type[Method]] = {"largest": largest, "multipath": multipath, "singlepath": singlepath}
@@ -18,10 +18,20 @@ METHODS: dict[str, Callable[..., Method]] = {
     "scratch": scratch,
     "singlepath": singlepath,
 }
+# Keys and names that recipes had before, and what they are called now.
+RENAMED = {
+    "shift": "crop_padding",
+    "mirror": "hflip",
+    "open_gates": "se_bias_init",
+    "ramp_epochs": "curriculum_epochs",
+    "heaviest": "largest",
+    "judge_times": "eval_times",
+}
 
 __all__ = [
     "METHODS",
     "PHASES",
+    "RENAMED",
     "finetune",
     "inherit_kernels",
     "largest",

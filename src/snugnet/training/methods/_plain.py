@@ -12,9 +12,8 @@ from typing import Any, ClassVar, final
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput
-from snugnet.training.losses import cross_entropy, distillation
-from snugnet.training.method import Method, Rule, Step
-from snugnet.training.methods._inplace import distillation_rules
+from snugnet.training.losses import cross_entropy, distillation, distillation_rules
+from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
 
 
 @final
@@ -31,10 +30,13 @@ class Plain(Method):
     def own_rules(self) -> list[Rule]:
         return distillation_rules(self.distill, self.temperature)
 
-    def begin(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module) -> None:
         pass
 
-    def step(self, step: Step) -> dict[str, Tensor]:
+    def start(self, context: PhaseContext) -> MethodState:
+        return MethodState()
+
+    def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         logits = step.net(step.images)
         if self.distill == 0:
             loss = cross_entropy(logits, step.targets, self.label_smoothing)
@@ -54,10 +56,11 @@ class Plain(Method):
 
 
 def finetune(**changes: Any) -> Plain:
-    """Inherited weights, a tenth of the learning rate, distillation 0.9: HardCoRe-NAS, appendix G (10 or 50 epochs)."""
+    """From inherited weights, with distillation, as in HardCoRe-NAS, appendix G, which trains 10 or 50 epochs and gives
+    neither the weight of the teacher nor the learning rate: 0.9 and a tenth of the usual rate are ours."""
     return Plain(**{"epochs": 10, "lr": 0.01, "distill": 0.9, **changes})
 
 
 def scratch(**changes: Any) -> Plain:
-    """From random weights: 250 epochs, five of them warming up."""
+    """From random weights: 250 epochs, five of them warming up (ours)."""
     return Plain(**{"epochs": 250, "warmup_epochs": 5.0, **changes})

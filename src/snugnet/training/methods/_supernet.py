@@ -1,0 +1,160 @@
+"""Phases of training a super-network: the largest network alone, a path per image, a path per batch.
+
+`largest` is phase one of HardCoRe-NAS (250 epochs), `multipath` phase two (100 epochs): every image of a batch takes a path
+of its own, so one step trains as many sub-networks as the batch has images, at about the price of an average one.
+`singlepath`, one random sub-network per batch, is the baseline of its figure 4. With `distill` the largest network runs on
+the same batch first, learns from the labels, and teaches the paths: their loss becomes (1 - distill) * cross entropy +
+distill * T^2 * KL(teacher || path). Distillation in place, the curriculum and what is done to the weights before a phase
+are ours, off by default; the latter lets sub-networks start close to each other. Measured on digits (docs/LOG.md): with
+small kernels that start at random, a short multipath phase does not leave chance level at all; with kernels taken from the
+large ones it does, and gates that start open help every method.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from snugnet.nets.importance import sort_channels
+from snugnet.space.genes import encode
+from snugnet.space.sampling import largest, mutate, mutate_many, sample
+from snugnet.training.losses import cross_entropy, distillation, distillation_rules
+from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Largest(Method):
+    """The network that holds all others, trained like any plain network."""
+
+    name: ClassVar[str] = "largest"
+    elastic: ClassVar[bool] = True
+    epochs: int = 250
+    se_bias_init: bool = False  # squeeze-excite gates start nearly open instead of half open
+
+    def own_rules(self) -> list[Rule]:
+        return []
+
+    def prepare(self, model: nn.Module) -> None:
+        if self.se_bias_init:
+            se_bias_init(model)
+
+    def start(self, context: PhaseContext) -> MethodState:
+        return MethodState()
+
+    def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
+        logits = step.net(step.images, largest(step.net.space))
+        loss = cross_entropy(logits, step.targets, self.label_smoothing)
+        step.backward(loss)
+        return {"loss": loss.detach()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths(Method):
+    """Random paths, uniform over the choices of every block and the depths of every stage."""
+
+    elastic: ClassVar[bool] = True
+    epochs: int = 100
+    sort_channels: bool = False  # order channels by importance first, so that narrow blocks keep the best ones
+    inherit_kernels: bool = False  # small kernels start as the centre of the largest one
+    distill: float = 0.0
+    temperature: float = 1.0
+    curriculum_epochs: float = 0.0  # paths leave the largest network step by step over this time; 0: uniform at once
+
+    @abstractmethod
+    def paths(self, step: Step, changed: float) -> Any:
+        """The paths of this shard; `changed` is the share of choices that may differ from the largest network's."""
+
+    def own_rules(self) -> list[Rule]:
+        curriculum = self.curriculum_epochs
+        return [
+            *distillation_rules(self.distill, self.temperature),
+            ("curriculum_epochs must not be negative", curriculum, curriculum >= 0),
+        ]
+
+    def prepare(self, model: nn.Module) -> None:
+        if self.inherit_kernels:
+            inherit_kernels(model)
+        if self.sort_channels:
+            supernet: Any = model
+            sort_channels(supernet)
+
+    def start(self, context: PhaseContext) -> MethodState:
+        return MethodState()
+
+    def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
+        """The teacher's pass, if any, comes first and learns from the labels only."""
+        early = step.epoch < self.curriculum_epochs
+        paths = self.paths(step, step.epoch / self.curriculum_epochs if early else 1.0)
+        if self.distill == 0:
+            loss = cross_entropy(step.net(step.images, paths), step.targets, self.label_smoothing)
+            step.backward(loss)
+            return {"loss": loss.detach()}
+        teacher = step.net(step.images, largest(step.net.space))
+        teacher_loss = cross_entropy(teacher, step.targets, self.label_smoothing)
+        step.backward(teacher_loss)
+        loss = distillation(
+            step.net(step.images, paths),
+            teacher.detach(),
+            step.targets,
+            weight=self.distill,
+            temperature=self.temperature,
+            smoothing=self.label_smoothing,
+        )
+        step.backward(loss)
+        return {"loss": loss.detach(), "teacher_loss": teacher_loss.detach()}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Multipath(Paths):
+    """A path per image."""
+
+    name: ClassVar[str] = "multipath"
+
+    def paths(self, step: Step, changed: float) -> Any:
+        rng, space = step.own.fold_in("paths").numpy(), step.net.space
+        if changed == 1:
+            return step.net.sample_paths(len(step.images), rng)
+        start = encode([largest(space)], space).take(np.zeros(len(step.images), dtype=np.int64))
+        return mutate_many(space, start, rng, changed)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Singlepath(Paths):
+    """A path per batch, the same on all shards."""
+
+    name: ClassVar[str] = "singlepath"
+
+    def paths(self, step: Step, changed: float) -> Any:
+        rng, space = step.shared.fold_in("path").numpy(), step.net.space
+        return sample(space, rng) if changed == 1 else mutate(space, largest(space), rng, changed)
+
+
+@torch.no_grad()
+def inherit_kernels(supernet: Any) -> None:
+    """Where kernels have weights of their own: the smaller start as the centre of the largest, BN included."""
+    for block in supernet.blocks():
+        for operation in block.operations:
+            sizes = sorted(int(size) for size in operation.depthwise)
+            large = operation.depthwise[str(sizes[-1])]
+            for size in sizes[:-1]:
+                edge = (sizes[-1] - size) // 2
+                small = operation.depthwise[str(size)]
+                small.conv.weight.copy_(large.conv.weight[:, :, edge : edge + size, edge : edge + size])
+                small.norm.load_state_dict(large.norm.state_dict())
+
+
+@torch.no_grad()
+def se_bias_init(network: nn.Module) -> None:
+    """Squeeze-excite gates start at 5/6 (hard sigmoid) or 0.88 (sigmoid) instead of a half: on and off start alike."""
+    for layer in network.modules():
+        if all(hasattr(layer, name) for name in ("reduce", "expand", "gate")):
+            expand: Any = layer.expand
+            expand.bias.fill_(2.0)
