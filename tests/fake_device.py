@@ -59,10 +59,10 @@ class _Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.copying and not func.__name__.startswith(("copy_", "_foreach_copy_")):
-            if any(on_device(tensor) for tensor in _tensors(args, kwargs)):
-                for tensor in _tensors(result):
-                    _mark(tensor)
+        stays = self.copying or func.__name__.startswith(("copy_", "_foreach_copy_"))
+        if not stays and any(on_device(tensor) for tensor in _tensors(args, kwargs)):
+            for tensor in _tensors(result):
+                _mark(tensor)
         return result
 
 

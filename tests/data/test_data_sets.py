@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import pickle
 import struct
 import tarfile
+import threading
 import warnings
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from PIL import Image
 
 from snugnet.data.dataset import load, resize, split_train_val
+from snugnet.data.sources import folder
 from snugnet.errors import BadInput, DamagedFile, DataMissing, UnknownName
 from snugnet.seeds import Seed
 
@@ -172,13 +175,50 @@ def test_folder_in_memory_and_lazily_agree(tmp_path, rng):
     assert torch.equal(crops[0], crops[1]) and not torch.equal(crops[0], crops[2])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_central_crops_are_decoded_once_and_kept_up_to_a_limit(tmp_path, rng, monkeypatch, workers):
+    make_folder(tmp_path, rng)
+    data = load(f"folder:{tmp_path}", resolution=16, in_memory=False, workers=workers)
+    decoded = []
+    read = folder.read_image
+    monkeypatch.setattr(folder, "read_image", lambda path, *rest: decoded.append(path) or read(path, *rest))
+    first = list(data.batches("val", 3))
+    assert len(decoded) == data.size("val") == 4
+    threads = {thread.ident for thread in threading.enumerate()}
+    again = list(data.batches("val", 3))
+    assert len(decoded) == 4 and all(torch.equal(a, b) for (a, _), (b, _) in zip(first, again, strict=True))
+    assert {thread.ident for thread in threading.enumerate()} <= threads
+    next(data.fetch([torch.arange(4)], Seed(0)))
+    assert len(decoded) == 8  # random crops are read anew
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 6 * 3 * 16**2)
+    limited = load(f"folder:{tmp_path}", resolution=16, in_memory=False, workers=workers)
+    for _ in range(2):
+        images, _ = next(limited.fetch([torch.arange(10)]))
+    assert len(limited.kept) == 6 and len(decoded) == 8 + 10 + 4 and len(images) == 10
+    assert pickle.loads(pickle.dumps(data)).kept == {}
+
+
+def test_grey_images_and_a_class_with_one_image(tmp_path, rng):
+    make_folder(tmp_path, rng)
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    Image.fromarray(ramp).save(tmp_path / "train" / "cat" / "deep.png")
+    Image.fromarray((ramp // 257).astype(np.uint8)).save(tmp_path / "train" / "cat" / "grey.png")
+    deep, grey = (folder.read_image(tmp_path / "train" / "cat" / f"{name}.png", 16) for name in ("deep", "grey"))
+    assert torch.equal(deep, grey) and deep.shape == (3, 16, 16) and deep.float().std() > 30
+    for part in ("train", "val"):
+        (tmp_path / part / "owl").mkdir()
+        Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / part / "owl" / "1.png")
+    with pytest.warns(UserWarning, match="class 'owl' has one training image"):
+        load(f"folder:{tmp_path}", resolution=16)
+
+
 @pytest.mark.slow
 def test_folder_workers_give_the_same_images(tmp_path, rng):
     make_folder(tmp_path, rng)
     options = {"resolution": 16, "in_memory": False}
-    wanted = list(torch.arange(20).split(4))
-    alone = load(f"folder:{tmp_path}", workers=0, **options).fetch(wanted, Seed(3))
-    helped = load(f"folder:{tmp_path}", workers=2, **options).fetch(wanted, Seed(3))
+    batches = list(torch.arange(20).split(4))
+    alone = load(f"folder:{tmp_path}", workers=0, **options).fetch(batches, Seed(3))
+    helped = load(f"folder:{tmp_path}", workers=2, **options).fetch(batches, Seed(3))
     for (a, _), (b, _) in zip(alone, helped, strict=True):
         assert torch.equal(a, b)
 

@@ -34,6 +34,10 @@ def test_changes_reach_their_place():
     [
         ("train.bach=3", UnknownName, "Did you mean 'batch'"),
         ("train.phases[0].epoch=3", UnknownName, "Did you mean 'epochs'"),
+        ("train.phases[0].shift=2", BadInput, "has a new name, got shift. Write crop_padding"),
+        ("train.phases[0].open_gates=true", BadInput, "Write se_bias_init"),
+        ("train.phases[0].method=heaviest", BadInput, "Write largest"),
+        ("train.judge_times=3", BadInput, "Write eval_times"),
         ("dat.name=digits", UnknownName, "Did you mean 'data'"),
         ("train.phases[0].method=multipat", UnknownName, "Did you mean 'multipath'"),
         ("train.phases[4].epochs=3", BadInput, "2 entries, counted from 0, got 4"),

@@ -38,7 +38,7 @@ class Augmentation:
             raise UnknownName("auto_augment policy", self.policy, POLICIES)
         if self.mixup < 0 or self.crop_padding < 0:
             raise BadInput(
-                "mixup and shift must not be negative", value=(self.mixup, self.crop_padding), remedy="0 is off."
+                "mixup and crop_padding must not be negative", value=(self.mixup, self.crop_padding), remedy="0 is off."
             )
 
     def apply(

@@ -2,7 +2,7 @@
 
 `load("digits")`, `load("fashion-mnist")`, `load("cifar10")`, `load("cifar100")`, `load("folder:/data/pets")`. Every
 set has three splits: `train` and `val` (the published training images, cut 80/20 by a seed) and `test` (the published
-test images). Small sets live in memory as uint8 tensors; large folders are read by worker processes as they are
+test images). Small sets live in memory as uint8 tensors; large folders are read by threads as they are
 needed. A caller says which images a batch consists of, never "the next ones": that is what makes a run resumable.
 """
 

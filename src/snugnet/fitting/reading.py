@@ -22,6 +22,7 @@ from snugnet.fitting.recipe import (
     TrainSection,
 )
 from snugnet.store import read_text
+from snugnet.training.methods import RENAMED
 
 _KNOWN: dict[tuple[str, ...], list[str]] = {
     (): list(Recipe.model_fields),
@@ -107,15 +108,23 @@ def _value(text: str, change: str) -> Any:
         raise BadInput("--set takes key=value with a YAML value", value=change, remedy="Quote the value.") from error
 
 
+def _renamed(place: str, old: str) -> BadInput:
+    return BadInput(f"{place} has a new name", value=old, remedy=f"Write {RENAMED[old]}.")
+
+
 def _complaint(error: ValidationError, origin: str) -> BadInput | UnknownName:
     first = error.errors(include_url=False)[0]
     steps = first["loc"]
     place = ".".join(str(step) for step in steps if step not in PHASE_MODELS) or "recipe"
     if first["type"] == "extra_forbidden":
+        if steps[-1] in RENAMED:
+            return _renamed(f"{origin}: key {place}", str(steps[-1]))
         parent = tuple(step for step in steps[:-1] if isinstance(step, str))
         return UnknownName(f"{origin}: key {place}", str(steps[-1]), _KNOWN.get(parent, []))
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         given = first["input"].get("method") if isinstance(first["input"], dict) else first["input"]
+        if given in RENAMED:
+            return _renamed(f"{origin}: {place}.method", str(given))
         return UnknownName(f"{origin}: {place}.method", str(given), list(PHASE_MODELS))
     if first["type"] == "missing":
         return BadInput(f"{origin}: {place} is required", remedy="Add it to the recipe.")

@@ -159,7 +159,7 @@ def train_standalone(
     **options: Any,
 ) -> nn.Module:
     """A sub-network's architecture built and trained on its own, from scratch, like the last of `phases`: the truth that
-    rankings are held to. It starts as the super-network did, gates open where a phase opens them; `options` go to `train`."""
+    rankings are held to. It starts as the super-network did, gates open where a phase opens them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seed(seed).fold_in("stand-alone", str(architecture)).number())
         network = build(architecture, space)

@@ -1,17 +1,24 @@
 """A folder of images in the ImageNet layout: PATH/train/CLASS/image.jpg and PATH/val/CLASS/image.jpg.
 
 `val/` is the published held-out part, so it becomes the `test` split; `train/` is cut 80/20 like any other set.
-Images may have any size. A set that fits is read once (short side resized, centre cropped); a larger one is read by
-worker processes as batches are asked for, in training with a random crop of 8-100 % of the image. A file that is no
-image is refused or skipped by choice, and named either way.
+Images may have any size and be grey. A set that fits is read once (short side resized, centre cropped); a larger one is
+read by threads as batches are asked for (decoding lets go of Python's lock), in training with a random crop of 8-100 % of
+the image. Central crops are the same every time, so they are decoded once and kept, up to a limit of bytes: evaluating a
+hundred networks reads the held-out files once. The threads live as long as the process. A file that is no image is
+refused or skipped by choice, and named either way.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import final
 
@@ -19,7 +26,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from snugnet.data.dataset import About, Data, InMemory, split_train_val
 from snugnet.errors import BadInput, DamagedFile, DataMissing
@@ -27,7 +33,8 @@ from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once
+MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once, and central crops of a larger one are kept
+AHEAD = 2  # batches that are read before they are asked for
 CHOICES = ("refuse", "skip")
 CENTRE = 0.875  # of the short side: the central square an image is evaluated by
 
@@ -98,7 +105,7 @@ def class_names(path: Path) -> tuple[str, ...]:
 
 def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
     """All image files below the class folders with their class, sorted, so that positions never change."""
-    found = []
+    listed = []
     for label, name in enumerate(names):
         images = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
         if not images and folder.name == "train":
@@ -106,17 +113,22 @@ def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
                 f"{folder / name} must hold images, it has none ending in {', '.join(sorted(ENDINGS))}",
                 remedy="Add images, or remove the folder.",
             )
-        found += [(image, label) for image in images]
-    if not found:
+        if len(images) == 1 and folder.name == "train":
+            warnings.warn(
+                f"class {name!r} has one training image: it is trained on or held out, never both; add images",
+                stacklevel=2,
+            )
+        listed += [(image, label) for image in images]
+    if not listed:
         raise DataMissing(f"{folder} must hold images, it has none", remedy="Add images of every class.")
-    return found
+    return listed
 
 
 def read_image(path: str | Path, resolution: int, seed: Seed | None = None) -> Tensor:
     """uint8 [3, R, R]: the centre, or with seed a random part of 8-100 % of the area at an aspect of 3/4 to 4/3."""
     try:
         with Image.open(path) as image:
-            picture = image.convert("RGB")
+            picture = _eight_bits(image).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise DamagedFile(f"{path} must be an image ({error})", remedy=_REMEDY) from error
     box = _centre(*picture.size) if seed is None else _random_part(*picture.size, seed.numpy())
@@ -127,48 +139,74 @@ def read_image(path: str | Path, resolution: int, seed: Seed | None = None) -> T
 @final
 @dataclass(frozen=True, kw_only=True)
 class Folder(Data):
-    """Images too many for memory, read as they are asked for."""
+    """Images too many for memory, read as they are asked for; a damaged file gives way to its next neighbour if skipping
+    was chosen."""
 
     paths: tuple[str, ...] = field(repr=False)
     labels: Tensor = field(repr=False)
     skip: bool
     workers: int
+    kept: dict[int, tuple[Tensor, int]] = field(default_factory=dict, repr=False, compare=False)  # central crops
 
     def fetch(self, batches: Sequence[Tensor], seed: Seed | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        reader = _Reader(self, seed)
-        loader = DataLoader(
-            reader,
-            sampler=[batch.tolist() for batch in batches],
-            batch_size=None,
-            num_workers=self.workers,
-            generator=torch.Generator(),
-        )
-        yield from loader
+        """A few batches are read ahead, image by image, by all threads."""
+        left = iter(batches)
+        queue = deque(self._begin(batch, seed) for batch in islice(left, 1 + AHEAD))
+        try:
+            while queue:
+                positions, reads = queue.popleft()
+                pairs = [read.result() if isinstance(read, Future) else read for read in reads]
+                if seed is None:
+                    self._keep(positions, pairs)
+                queue.extend(self._begin(batch, seed) for batch in islice(left, 1))
+                yield torch.stack([image for image, _ in pairs]), torch.tensor([label for _, label in pairs])
+        finally:
+            for _, reads in queue:
+                for read in reads:
+                    if isinstance(read, Future):
+                        read.cancel()
 
+    def _begin(self, batch: Tensor, seed: Seed | None) -> tuple[list[int], list[_Read]]:
+        """What is kept already, and reading what is not."""
+        positions: list[int] = batch.tolist()
+        reads: list[_Read] = []
+        for position in positions:
+            if seed is None and position in self.kept:
+                reads.append(self.kept[position])
+            elif self.workers:
+                reads.append(_threads(os.getpid(), self.workers).submit(self._read, position, seed))
+            else:
+                reads.append(self._read(position, seed))
+        return positions, reads
 
-@final
-class _Reader(Dataset[tuple[Tensor, Tensor]]):
-    """A batch of positions -> its images. A damaged file is replaced by its next neighbour if skipping was chosen."""
+    def _keep(self, positions: list[int], pairs: list[tuple[Tensor, int]]) -> None:
+        room = MEMORY_LIMIT // (3 * self.about.resolution**2) - len(self.kept)
+        fresh = [(position, pair) for position, pair in zip(positions, pairs) if position not in self.kept]
+        self.kept.update(fresh[: max(0, room)])
 
-    def __init__(self, data: Folder, seed: Seed | None) -> None:
-        self.data, self.seed = data, seed
-
-    def __getitem__(self, positions: list[int]) -> tuple[Tensor, Tensor]:
-        pairs = [self._read(position) for position in positions]
-        return torch.stack([image for image, _ in pairs]), torch.tensor([label for _, label in pairs])
-
-    def _read(self, position: int) -> tuple[Tensor, int]:
-        data = self.data
-        for offset in range(len(data.paths)):
-            at = (position + offset) % len(data.paths)
+    def _read(self, position: int, seed: Seed | None) -> tuple[Tensor, int]:
+        for offset in range(len(self.paths)):
+            at = (position + offset) % len(self.paths)
             try:
-                seed = None if self.seed is None else self.seed.fold_in(position)
-                return read_image(data.paths[at], data.about.resolution, seed), int(data.labels[at])
+                own = None if seed is None else seed.fold_in(position)
+                return read_image(self.paths[at], self.about.resolution, own), int(self.labels[at])
             except DamagedFile as error:
-                if not data.skip:
+                if not self.skip:
                     raise
                 warnings.warn(f"skipped: {error.rule}", stacklevel=2)
-        raise DamagedFile(f"{data.about.name} must hold an image that can be read", remedy="Restore the files.")
+        raise DamagedFile(f"{self.about.name} must hold an image that can be read", remedy="Restore the files.")
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "kept": {}}  # another process reads for itself
+
+
+_Read = Future[tuple[Tensor, int]] | tuple[Tensor, int]
+
+
+@lru_cache(maxsize=4)
+def _threads(process: int, count: int) -> ThreadPoolExecutor:
+    """Reading threads of this process (a fork inherits none)."""
+    return ThreadPoolExecutor(count, thread_name_prefix="images")
 
 
 def _read_all(
@@ -194,6 +232,14 @@ def _read_all(
         raise DataMissing(f"{about.name}: val/ must hold images that can be read", remedy="Restore the files.")
     index = {**split_train_val(counts[0], seed), "test": torch.arange(*counts)}
     return InMemory(about=about, index=index, images=torch.stack(images), labels=torch.tensor(labels))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey images of 16 bits scaled to 8: Pillow alone would cut every value above 255."""
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image).astype(np.int64)
+    return Image.fromarray((values.clip(0, 65535) // 257).astype(np.uint8))
 
 
 def _folders(path: Path) -> list[str]:
