@@ -177,9 +177,9 @@ def _search(inside: FeasibleSet, effects: ChoiceEffects, budget: Budget) -> Sear
     start_alpha, start_beta = inside.spread(balanced_start(inside.problem).value)
     alpha, beta = inside.spread(inside.problem.point(best))
     details = {
-        "alpha": [(0.9 * a + 0.1 / a.shape[1]).tolist() for a in alpha],
+        "alpha": [[(0.9 * row + 0.1 / len(row)).tolist() for row in rows] for rows in alpha],
         "beta": [b.tolist() for b in beta],
-        "start_alpha": [a.tolist() for a in start_alpha],
+        "start_alpha": [[row.tolist() for row in rows] for rows in start_alpha],
         "start_beta": [b.tolist() for b in start_beta],
     }
     return SearchResult(
