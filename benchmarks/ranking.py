@@ -23,11 +23,11 @@ from torch import Tensor
 
 from snugnet.costs.analytic import macs
 from snugnet.data.dataset import Data
-from snugnet.evaluate.accuracy import correct
 from snugnet.evaluate.ranking import agreement, inherited, random_architectures, spread
+from snugnet.evaluate.scoring import ImageCache, answers
 from snugnet.fitting import find
 from snugnet.fitting.runs import fresh_supernet
-from snugnet.nets import Supernet, extract, recalibrate
+from snugnet.nets import Supernet
 from snugnet.space import Architecture, SearchSpace, largest, mutate, plan, smallest
 from snugnet.store import read_json, write_json
 from snugnet.training import methods, train
@@ -89,7 +89,7 @@ class Study:
         if not path.exists():
             torch.set_num_threads(self.threads)
             net = self.supernet(kind, seed).eval()
-            found = inherited(net, self.data, networks, extract, recalibrate, limit=limit, seed=seed)
+            found = inherited(net, self.data, networks, limit=limit, seed=seed)
             write_json(path, ["".join("01"[bit] for bit in row) for row in found.int().tolist()])
         return _bits(read_json(path))
 
@@ -107,7 +107,9 @@ class Study:
             folder = self.out / f"alone-{number}"
             net = train_standalone(network, self.space, self.data, phases, epochs=epochs, out=folder, **self.options)
             torch.set_num_threads(self.threads)
-            write_json(path, ["".join("01"[bit] for bit in correct(net, self.data, "val").int().tolist())])
+            write_json(
+                path, ["".join("01"[bit] for bit in answers(net, ImageCache(self.data), "val").right.int().tolist())]
+            )
         return _bits(read_json(path))[0]
 
 

@@ -28,9 +28,11 @@ import torch
 
 from snugnet.budgets import cheapest, dearest, feasible, limits_of
 from snugnet.costs.table import exact_table, load_table
+from snugnet.evaluate.evaluator import Evaluator
 from snugnet.fitting.runs import open_run
 from snugnet.nets import Supernet
-from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchMethod, SearchResult, search
+from snugnet.searching import Bcsfw, Evolution, Instant, Random, SearchMethod, SearchResult
+from snugnet.searching.search import search
 from snugnet.solve import Point, argmax_baseline, project
 from snugnet.space import parse
 from snugnet.store import read_json, write_json

@@ -1,5 +1,6 @@
 """The suite every search method passes, and what is special to each."""
 
+import copy
 import json
 import sys
 from dataclasses import replace
@@ -9,19 +10,23 @@ import pytest
 import torch
 
 from brute_force import enumerate_choices
-from snugnet.budgets import Budget, cheapest, dearest, feasible
+from snugnet.budgets import Budget, cheapest, dearest, feasible, limits_of
 from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infeasible, TableMismatch, UnknownName
-from snugnet.evaluate.evaluator import RERANK_TOP_K, evaluated
+from snugnet.evaluate.evaluator import RERANK_TOP_K, Evaluator
+from snugnet.evaluate.scoring import ImageCache
 from snugnet.nets import Supernet
-from snugnet.searching import Bcsfw, Evaluator, Evolution, Instant, Random, SearchResult, front, load_result, search
+from snugnet.searching import Bcsfw, Evolution, Instant, Random, SearchResult, load_result
 from snugnet.searching.bcsfw import MeanGradient
 from snugnet.searching.choice_effects import ChoiceEffects, corrected, features, from_paths
 from snugnet.searching.context import search_context
 from snugnet.searching.feasible_sampler import FeasibleSampler
+from snugnet.searching.front import front
 from snugnet.searching.objective import RelaxedObjective, fixed_weights
-from snugnet.space import preset, sample
+from snugnet.searching.search import search
+from snugnet.space import parse, preset
 from snugnet.space.genes import decode
 from snugnet.space.sampling import sample_many
+from snugnet.store import read_journal
 
 QUICK = {
     "bcsfw": Bcsfw(steps=6, batch=32),
@@ -65,6 +70,9 @@ def test_infeasible_is_refused_before_any_work(name, tiny_supernet, digits, tabl
     class NoWork:
         images = evaluated = 0
 
+        def known(self):
+            return []
+
         def __call__(self, architecture):
             raise AssertionError("work was done")
 
@@ -100,55 +108,6 @@ def test_a_killed_search_goes_on_to_the_same_network(name, tiny_supernet, digits
     assert again.architecture == whole.architecture
     assert again.evaluated + again.images < whole.evaluated + whole.images
     assert [row.get("loss") for row in again.trace] == [row.get("loss") for row in whole.trace]
-
-
-def test_judging_twice_costs_nothing_and_survives_a_torn_line(tiny_supernet, digits, tmp_path):
-    memory = tmp_path / "evaluations.jsonl"
-    architecture = sample(tiny_supernet.space, np.random.default_rng(0))
-    evaluator = Evaluator(tiny_supernet, digits, limit=50, memory=memory)
-    score, closer = evaluator(architecture), evaluator.evaluate_full(architecture)
-    evaluator(architecture)
-    assert evaluator.evaluated == 2
-    assert evaluator.images == 50 + digits.size("val")
-    with memory.open("a") as stream:
-        stream.write('{"network": "r8 c')
-    again = Evaluator(tiny_supernet, digits, limit=50, memory=memory)
-    assert (again(architecture), again.evaluate_full(architecture)) == (score, closer)
-    assert again.evaluated == 0
-    lines = memory.read_text().splitlines()
-    memory.write_text("\n".join([lines[0], "garbage", *lines[1:]]) + "\n")
-    with pytest.raises(DamagedFile, match="line 2"):
-        Evaluator(tiny_supernet, digits, limit=50, memory=memory)
-    other = Supernet(tiny_supernet.space)
-    assert Evaluator(other, digits, limit=50, memory=memory)._seen == {}  # other weights: not believed
-
-
-def test_value_asks_what_a_network_knows_and_not_how_sure_it_is():
-    rng = torch.Generator().manual_seed(0)
-    labels = torch.randint(5, (400,), generator=rng)
-    logits = torch.randn(400, 5, generator=rng) + 1.5 * torch.nn.functional.one_hot(labels, 5)
-    plain = evaluated(logits, labels)
-    finest = min(float(torch.nn.functional.cross_entropy(logits * t, labels)) for t in torch.linspace(0.1, 4, 2000))
-    assert plain.calibrated_loss == pytest.approx(finest, abs=1e-5)
-    for scale in (0.3, 4.0):
-        other = evaluated(logits * scale, labels)
-        assert other.score == pytest.approx(plain.score, abs=1e-4)
-        assert other.loss > plain.loss
-    assert evaluated(logits[:, [1, 0, 2, 3, 4]], labels).score < plain.score
-    assert evaluated(100.0 * torch.nn.functional.one_hot(labels, 5), labels).score == pytest.approx(1.0)
-
-
-def test_the_best_few_are_looked_at_again_with_all_images(tiny_supernet, digits):
-    networks = [sample(tiny_supernet.space, np.random.default_rng(seed)) for seed in range(12)]
-    evaluator = Evaluator(tiny_supernet, digits, limit=40)
-    best = evaluator.best(networks)
-    few = sorted(dict.fromkeys(networks), key=lambda a: -evaluator(a).score)[:RERANK_TOP_K]
-    every = Evaluator(tiny_supernet, digits, limit=None)
-    assert best == max(few, key=lambda a: every(a).score)
-    assert evaluator.evaluated == len(set(networks)) + RERANK_TOP_K
-    bounded = Evaluator(tiny_supernet, digits, limit=40, closer=100)
-    bounded.best(networks[:1])
-    assert bounded.images == 40 + 100
 
 
 def test_a_result_over_budget_cannot_be_made(tiny_supernet, digits, tables, evaluator):
@@ -214,8 +173,8 @@ def test_random_networks_within_limits_are_uniform(tiny_supernet, tables):
 def test_children_stay_inside(tiny_supernet, tables):
     field = search_context(tiny_supernet.space, tables, Budget({"latency": "60%", "params": "60%"}))
     rng = np.random.default_rng(1)
-    parents = field.within.sample(40, rng)
-    for child in (*field.within.mutate(parents, rng), *field.within.cross(parents, parents[::-1], rng)):
+    parents = field.sampler.sample(40, rng)
+    for child in (*field.sampler.mutate(parents, rng), *field.sampler.cross(parents, parents[::-1], rng)):
         assert field.limits.fits(child)
 
 
@@ -240,14 +199,12 @@ def from_paths_like(value):
 
 def test_worths_of_paths_see_what_a_broken_choice_costs(tiny_supernet, digits):
     """Ruin the 5x5 kernel of one block: its choices must come out as worse, by many standard errors."""
-    import copy
-
     supernet = copy.deepcopy(tiny_supernet)
     block = supernet.blocks()[0]
     with torch.no_grad():
         for operation in block.operations:
             operation.depthwise["5"].conv.weight.normal_(0, 3)
-    effects = from_paths(supernet, digits, paths=8, limit=200, seed=0)
+    effects = from_paths(supernet, ImageCache(digits), paths=8, limit=200, seed=0)
     row = effects.loss[: len(block.parts)]
     kernels = np.array([part.kernel for part in block.parts])
     errors = effects.loss_error[: len(block.parts)]
@@ -269,7 +226,7 @@ def test_regret_against_full_enumeration(tiny_supernet, digits, tables):
     some = sorted(every, key=str)[:: max(1, len(every) // 120)]
     values = sorted(evaluator(a).score for a in some)
     for name in ("evolution", "instant"):
-        found = search(tiny_supernet, digits, tables, budget, QUICK[name], evaluator=evaluator)
+        found = search(tiny_supernet, digits, tables, budget, QUICK[name], evaluator=evaluator, compete=False)
         assert (
             evaluator(found.architecture).score >= values[len(values) // 2]
         )  # at least better than the median network
@@ -277,10 +234,96 @@ def test_regret_against_full_enumeration(tiny_supernet, digits, tables):
 
 def test_front_is_monotone_and_within(tiny_supernet, digits, tables, evaluator):
     points = front(tiny_supernet, digits, tables, "latency", 4, method=QUICK["instant"], evaluator=evaluator)
-    values = [point.result.score for point in points]
-    assert values == sorted(values)
+    scores = [point.result.score for point in points]
+    assert scores == sorted(scores)
     for point in points:
         assert point.result.predicted["latency"] <= point.limit * (1 + 1e-9)
+
+
+def test_no_search_returns_a_network_that_another_of_the_run_beats(tiny_supernet, digits, tables, tmp_path):
+    """Whatever method or budget a network was evaluated for, it competes wherever it fits."""
+    out, space = tmp_path, tiny_supernet.space
+    options = {"out": out, "eval_images": 60}
+    rich = search(tiny_supernet, digits, tables, {"latency": "80%"}, Random(networks=60), seed=1, **options)
+    poor = search(tiny_supernet, digits, tables, {"latency": "100%"}, Random(networks=1), seed=2, **options)
+    assert poor.score >= rich.score
+    alone = search(
+        tiny_supernet, digits, tables, {"latency": "100%"}, Random(networks=1), seed=2, compete=False, **options
+    )
+    assert alone.score < rich.score  # else the test says nothing
+    assert poor.details["method_found"] == str(alone.architecture)
+    known = [parse(row["network"], space) for row in read_journal(out / "evaluations.jsonl")]
+    full = Evaluator(tiny_supernet, digits, limit=None)
+    before = -np.inf
+    for share in range(50, 101, 5):
+        budget = {"latency": f"{share}%"}
+        limits = limits_of(space, tables, budget)
+        if not any(limits.fits(a) for a in known):
+            continue
+        found = search(tiny_supernet, digits, tables, budget, Random(networks=1), **options)
+        again = search(tiny_supernet, digits, tables, budget, Random(networks=1), **options)
+        assert found.architecture == again.architecture and again.evaluated == 0
+        assert full(found.architecture).score >= before  # monotone in the budget
+        before = full(found.architecture).score
+
+
+def test_front_and_search_agree(tiny_supernet, digits, tables, tmp_path):
+    options = {"out": tmp_path, "evaluator": Evaluator(tiny_supernet, digits, limit=60)}
+    how = QUICK["instant"]
+    points = front(tiny_supernet, digits, tables, "latency", 5, method=how, **options)
+    for point in points:
+        budget = {"latency": f"{point.limit:.12g}ms"}
+        found = search(tiny_supernet, digits, tables, budget, how, **options)
+        assert (found.architecture, found.score) == (point.result.architecture, point.result.score)
+    search(tiny_supernet, digits, tables, {"latency": "70%"}, Random(networks=40), **options)
+    for point in front(tiny_supernet, digits, tables, "latency", 5, explore=False, **options):
+        found = search(tiny_supernet, digits, tables, {"latency": "70%"}, Random(networks=40), **options)
+        if point.result.predicted["latency"] <= found.effective_limits["latency"]:
+            assert point.result.score <= found.score
+        if found.predicted["latency"] <= point.limit:
+            assert point.result.score >= found.score
+
+
+def test_a_front_of_nothing_evaluated_says_so(tiny_supernet, digits, tables):
+    with pytest.raises(BadInput, match="Search first"):
+        front(tiny_supernet, digits, tables, "latency", 3, explore=False)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_callers_super_network_comes_back_as_it_was(name, tiny_supernet, digits, tables):
+    supernet = copy.deepcopy(tiny_supernet)
+    supernet.train()
+    supernet.stem.eval()
+    modes = [module.training for module in supernet.modules()]
+    strides = [parameter.stride() for parameter in supernet.parameters()]
+    search(supernet, digits, tables, {"latency": "80%"}, QUICK[name], eval_images=20)
+    assert [module.training for module in supernet.modules()] == modes
+    assert [parameter.stride() for parameter in supernet.parameters()] == strides
+    assert all(p.requires_grad for p in supernet.parameters())
+
+
+def test_instant_counts_the_images_it_ran(tiny_supernet, digits, tables, tmp_path):
+    options = {"out": tmp_path, "eval_images": 20}
+    first = search(tiny_supernet, digits, tables, {"latency": "80%"}, QUICK["instant"], **options)
+    again = search(tiny_supernet, digits, tables, {"latency": "80%"}, QUICK["instant"], **options)
+    assert first.images > 64 * QUICK["instant"].paths
+    assert (again.images, again.evaluated) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_prior_of_the_wrong_sign_is_dropped(tiny_supernet, seed):
+    """What is claimed of left-out networks must be what fresh networks show."""
+    space, rng = tiny_supernet.space, np.random.default_rng(seed)
+    genes = sample_many(space, 24, rng)
+    x = features(space, genes)
+    true = rng.normal(size=x.shape[1])
+    noise = rng.normal(size=len(x)) * 0.2 * np.std(x @ true)
+    fitted = corrected(from_paths_like(-true), space, decode(genes, space), (x @ true + noise).tolist())
+    fresh = features(space, sample_many(space, 400, rng))
+    truth = float(np.corrcoef(fresh @ fitted.value, fresh @ true)[0, 1])
+    unaided = corrected(from_paths_like(0 * true), space, decode(genes, space), (x @ true + noise).tolist())
+    assert np.allclose(fitted.value, unaided.value) and np.allclose(fitted.error, unaided.error, atol=1e-9, rtol=0.5)
+    assert fitted.left_out.correlation <= truth + 0.15
 
 
 def test_options_of_bcsfw(tiny_supernet, digits, tables, evaluator):
@@ -298,16 +341,16 @@ def test_options_of_bcsfw(tiny_supernet, digits, tables, evaluator):
         assert search(tiny_supernet, digits, tables, {"latency": "60%"}, method, evaluator=evaluator).fits
 
 
-def test_bcsfw_judges_its_candidates_and_returns_the_best(tiny_supernet, digits, tables, evaluator):
-    found = search(tiny_supernet, digits, tables, {"latency": "60%"}, QUICK["bcsfw"], evaluator=evaluator)
+def test_bcsfw_evaluates_its_candidates_and_returns_the_best(tiny_supernet, digits, tables, evaluator):
+    alone = {"evaluator": evaluator, "compete": False}
+    found = search(tiny_supernet, digits, tables, {"latency": "60%"}, QUICK["bcsfw"], **alone)
     rows = found.details["candidates"]
     assert 2 <= len(rows) <= QUICK["bcsfw"].candidates
     assert len({row["network"] for row in rows}) == len(rows)
     best = sorted(rows, key=lambda row: -row["value"])[:RERANK_TOP_K]
     assert str(found.architecture) in {row["network"] for row in best}
-    bare = search(
-        tiny_supernet, digits, tables, {"latency": "60%"}, replace(QUICK["bcsfw"], candidates=1), evaluator=evaluator
-    )
+    method = replace(QUICK["bcsfw"], candidates=1)
+    bare = search(tiny_supernet, digits, tables, {"latency": "60%"}, method, **alone)
     assert str(bare.architecture) == rows[0]["network"]  # the projection comes first, as published
     with pytest.raises(BadInput, match="candidates must be positive"):
         search(tiny_supernet, digits, tables, {}, replace(QUICK["bcsfw"], candidates=0), evaluator=evaluator)

@@ -3,13 +3,11 @@
 import itertools
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from snugnet.errors import BadInput, DeviceMissing, TrainingDiverged, UnknownName
-from snugnet.evaluate.accuracy import NetworkEvaluator, SubnetworkEvaluator, calibration_batches, subnetwork_correct
 from snugnet.space.sampling import largest, smallest
 from snugnet.training import accuracy, finetune, methods, train
 from snugnet.training.loop import Loop
@@ -87,49 +85,12 @@ def test_finetune_follows_the_teacher():
     assert accuracy(student, data) >= before - 0.1
 
 
-def test_network_judge_is_the_default_for_plain_networks():
+def test_accuracy_is_the_default_curve_of_plain_networks():
     data, net = toy_data(), Plain()
     result = train(
         net, data, methods.scratch(epochs=1, warmup_epochs=0.0, **PLAIN), **{**QUICK, "evaluator": "default"}
     )
-    assert result.accuracies == NetworkEvaluator(data)(net)
-    # Other batches, other kernels: an image on the border may fall to the other side.
-    assert result.accuracies["accuracy"] == pytest.approx(accuracy(net, data), abs=1.5 / data.size("val"))
-
-
-def test_subnetwork_judge_extracts_recalibrates_and_leaves_the_supernet_alone():
-    data, net, seen = toy_data(), Standin(dropout=0), []
-
-    class Taken(torch.nn.Module):
-        def __init__(self, supernet, architecture):
-            super().__init__()
-            self.inner, self.architecture = [supernet], architecture
-
-        def forward(self, images):
-            return self.inner[0](images, self.architecture)
-
-    before = weights(net)
-    score = SubnetworkEvaluator(
-        data, Taken, lambda sub, batches: seen.append((sub.architecture, len(batches))), randoms=2
-    )
-    found = score(net.eval())
-    assert set(found) == {"largest", "smallest", "random"} and same(before, weights(net))
-    assert len(seen) == 4 and seen[0][1] == len(calibration_batches(data))
-    assert score(net) == found
-
-
-def test_subnetworks_are_fed_at_their_own_resolution():
-    net, seen = Standin(), []
-
-    class Sees(torch.nn.Module):
-        def forward(self, images):
-            seen.append(images.shape[-1])
-            return torch.zeros(len(images), 4)
-
-    data, smaller = toy_data(), replace(largest(SPACE), resolution=6)
-    batches = calibration_batches(data)
-    found = subnetwork_correct(net, smaller, data, lambda *_: Sees(), lambda sub, parts: sub(parts[0]), batches)
-    assert set(seen) == {6} and len(found) == data.size("val")
+    assert result.accuracies == {"accuracy": accuracy(net, data)}
 
 
 def test_schedule_warms_up_and_ends_at_zero():

@@ -35,8 +35,8 @@ def front(
 ) -> None:
     """Networks along a resource, from the cheapest to the dearest, each validated."""
     from snugnet.costs.picture import check_format
-    from snugnet.searching import front as find_front
     from snugnet.searching.front import as_rows, picture_of_front
+    from snugnet.searching.front import front as find_front
 
     known_resource(resource)
     if plot is not None:

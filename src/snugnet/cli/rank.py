@@ -76,17 +76,15 @@ def rank(
 
 def _inherited(opened: Any, chosen: list[Any], split: str, shown: Progress) -> Any:
     from snugnet.evaluate.ranking import inherited
-    from snugnet.nets.batchnorm import recalibrate
-    from snugnet.nets.extract import extract
 
     seed = opened.recipe.seed
-    return inherited(opened.supernet, opened.data, chosen, extract, recalibrate, split=split, seed=seed, progress=shown)
+    return inherited(opened.supernet, opened.data, chosen, split=split, seed=seed, progress=shown)
 
 
 def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Progress) -> Any:
     """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
-    from snugnet.evaluate.accuracy import correct
     from snugnet.evaluate.ranking import stand_alone
+    from snugnet.evaluate.scoring import ImageCache, answers
     from snugnet.training.run import scratch_like, train_standalone
 
     part, seed = opened.recipe.train, opened.recipe.seed
@@ -95,12 +93,13 @@ def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown:
     recipe = {"split": split, "batch": part.batch, "seed": seed, **scratch_like(phases[-1], epochs).describe()}
     saved = read_json(path) if path.exists() else {}
     known = saved.get("right", {}) if saved.get("recipe") == recipe else {}
+    images = ImageCache(opened.data)
     options = {"batch": part.batch, "channels_last": part.channels_last}
 
     def train_one(architecture: Any) -> Any:
         space = opened.supernet.space
         net = train_standalone(architecture, space, opened.data, phases, epochs=epochs, seed=seed, **options)
-        return correct(net, opened.data, split)
+        return answers(net, images, split).right
 
     return stand_alone(chosen, train_one, known, lambda: _keep(path, recipe, known), shown)
 

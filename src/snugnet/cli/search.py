@@ -45,7 +45,7 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the most accurate network of a trained run within every budget."""
-    from snugnet.searching import search as run_search
+    from snugnet.searching.search import search as run_search
 
     if effects and method != "instant":
         raise BadInput("only the instant method learns worths", value=method, remedy="Add --method instant.")

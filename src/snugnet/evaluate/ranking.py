@@ -15,11 +15,12 @@ from typing import Any, final
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
-from snugnet.evaluate.accuracy import Extract, Recalibrate, calibration_batches, subnetwork_correct
+from snugnet.evaluate.scoring import ImageCache, subnetwork_answers
+from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
@@ -69,11 +70,9 @@ def random_architectures(space: SearchSpace, count: int, seed: int) -> list[Arch
 
 
 def inherited(
-    supernet: nn.Module,
+    supernet: Supernet,
     data: Data,
     architectures: Sequence[Architecture],
-    extract: Extract,
-    recalibrate: Recalibrate,
     *,
     split: str = "val",
     limit: int | None = None,
@@ -81,15 +80,12 @@ def inherited(
     progress: Progress | None = None,
 ) -> Tensor:
     """Right answers of each sub-network with inherited weights and recalibrated statistics: bool [networks, images]."""
-    batches = calibration_batches(data, seed=seed)
-    shown, rows = progress or NullProgress(), []
-    shown.start("evaluating sub-networks", len(architectures))
+    images, display, rows = ImageCache(data), progress or NullProgress(), []
+    display.start("evaluating sub-networks", len(architectures))
     for number, architecture in enumerate(architectures):
-        rows.append(
-            subnetwork_correct(supernet, architecture, data, extract, recalibrate, batches, split=split, limit=limit)
-        )
-        shown.update(number + 1, f"{float(rows[-1].double().mean()):.1%}")
-    shown.stop()
+        rows.append(subnetwork_answers(supernet, architecture, images, split, limit=limit, seed=seed).right)
+        display.update(number + 1, f"{float(rows[-1].double().mean()):.1%}")
+    display.stop()
     return torch.stack(rows)
 
 
@@ -140,12 +136,12 @@ def stand_alone(
 ) -> Tensor:
     """Right answers of networks trained on their own. `known` (by architecture) is filled and `keep` called after each,
     so that a killed ranking goes on with the next network."""
-    shown = progress or NullProgress()
-    shown.start("training stand-alone networks", len(architectures))
+    display = progress or NullProgress()
+    display.start("training stand-alone networks", len(architectures))
     for number, architecture in enumerate(architectures):
         if str(architecture) not in known:
             known[str(architecture)] = train_one(architecture).tolist()
             keep()
-        shown.update(number + 1)
-    shown.stop()
+        display.update(number + 1)
+    display.stop()
     return torch.tensor([known[str(architecture)] for architecture in architectures])

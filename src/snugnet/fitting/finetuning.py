@@ -16,13 +16,13 @@ from snugnet.data.dataset import Data
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
 from snugnet.errors import UnknownName
-from snugnet.evaluate.accuracy import calibration_batches
-from snugnet.evaluate.evaluator import weights_id
+from snugnet.evaluate.scoring import ImageCache, subnetwork
 from snugnet.fitting.recipe import FinetuneSection
-from snugnet.nets import Supernet, build, extract, extract_largest, recalibrate
+from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
-from snugnet.store import sha256, write_json
+from snugnet.space.sampling import largest
+from snugnet.store import sha256, tensors_fingerprint, write_json
 from snugnet.training import accuracy, methods, train
 from snugnet.training.method import Method
 
@@ -44,19 +44,19 @@ def finetuned(
     comparison those of the network `before` and of its `teacher` on held-out ones."""
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
     compared: dict[str, float] = {}
-    batches = calibration_batches(data)
+    images = ImageCache(data)
     if section.scratch:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = build(architecture, supernet.space)
     else:
-        network = recalibrate(extract(supernet, architecture), batches)
+        network = subnetwork(supernet, architecture, images)
     if section.epochs:
-        teacher = None if section.scratch else recalibrate(extract_largest(supernet), batches)
+        teacher = None if section.scratch else subnetwork(supernet, largest(supernet.space), images)
         if not section.scratch:
-            compared["before"] = accuracy(network, data)
+            compared["before"] = accuracy(network, images)
         if teacher is not None and method.describe().get("distill"):
-            compared["teacher"] = accuracy(teacher, data)
+            compared["teacher"] = accuracy(teacher, images)
         home = _home(folder, supernet, architecture, section)
         # Recalibration gives other last bits with another number of threads: the folder's name says what both come from.
         options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "start": home.name}
@@ -64,7 +64,7 @@ def finetuned(
     network.eval()
     card = card_of(data, supernet, architecture, budget or {})
     save_network(network, folder / "network.safetensors", card)
-    found = {split: accuracy(network, data, split) for split in ("val", "test")} | compared
+    found = {split: accuracy(network, images, split) for split in ("val", "test")} | compared
     write_json(folder / "accuracy.json", {**found, "architecture": str(architecture)})
     return found
 
@@ -106,5 +106,5 @@ def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: 
 
 
 def _home(folder: Path, supernet: Supernet, architecture: Architecture, section: FinetuneSection) -> Path:
-    words = f"{architecture} {weights_id(supernet)} {section.model_dump_json()}"
+    words = f"{architecture} {tensors_fingerprint(supernet.state_dict())} {section.model_dump_json()}"
     return folder / "finetune" / sha256(words.encode())[:12]

@@ -32,10 +32,10 @@ from snugnet.fitting.finetuning import card_of, finetune_method, finetuned, in_w
 from snugnet.fitting.recipe import Recipe
 from snugnet.nets import build
 from snugnet.progress import Progress
-from snugnet.searching import SearchResult, front, load_result, search
+from snugnet.searching import SearchResult, load_result
 from snugnet.searching.context import search_context
-from snugnet.searching.front import as_rows
-from snugnet.searching.search import make_method
+from snugnet.searching.front import FrontPoint, as_rows, front
+from snugnet.searching.search import make_method, search
 from snugnet.store import Say, StepCache, read_json, write_json
 from snugnet.training import train
 from snugnet.units import resource, show
@@ -200,7 +200,7 @@ class Pipeline:
 
     def _search(self) -> None:
         inputs = [self.step_cache.hash_of("supernet.safetensors"), self.promised.to_json(), self.recipe.seed]
-        inputs += [self.recipe.search.model_dump(exclude={"front"})]
+        inputs += [self.recipe.search.model_dump()]
         inputs += [self.step_cache.hash_of("table.json")] if self._timed else []
         inputs += [self._factors()]
         self.step_cache.step("search", inputs, ["search.json", "architecture.json"], self._until_it_fits)
@@ -209,6 +209,8 @@ class Pipeline:
         """The promise loop: solve, measure the whole network, tighten by what was learnt, solve again."""
         section, factors = self.recipe.search, self._factors()
         self.__dict__.pop("found", None)
+        if section.front:
+            self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
         for number in range(1, section.rounds + 1):
             try:
                 found = search(
@@ -266,23 +268,35 @@ class Pipeline:
             remedy="Raise the budget to that, or add smaller choices to the space.",
         )
 
+    def _front_resource(self) -> str:
+        return next((n for n in self.budget if resource(n).name == "latency"), next(iter(self.budget)))
+
+    def _front_points(self, *, explore: bool) -> list[FrontPoint]:
+        return front(
+            self.supernet,
+            self.data,
+            self.tables,
+            self._front_resource(),
+            self.recipe.search.front,
+            seed=self.recipe.seed,
+            out=self.folder / "search",
+            explore=explore,
+            progress=self.progress,
+        )
+
     def _front(self) -> None:
         points = self.recipe.search.front
         if not points:
             return
-        name = next((n for n in self.budget if resource(n).name == "latency"), next(iter(self.budget)))
+        name = self._front_resource()
 
         def work() -> str:
-            seed = self.recipe.seed
-            out = self.folder / "search"
-            found = front(
-                self.supernet, self.data, self.tables, name, points, seed=seed, out=out, progress=self.progress
-            )
-            value = {"resource": name, "unit": resource(name).unit, "points": as_rows(found)}
-            write_json(self.folder / "front.json", value)
-            return f"{len(found)} networks along {name}"
+            rows = as_rows(self._front_points(explore=False))
+            write_json(self.folder / "front.json", {"resource": name, "unit": resource(name).unit, "points": rows})
+            return f"{len(rows)} networks along {name}"
 
         inputs = [self.step_cache.hash_of("supernet.safetensors"), name, points, self.recipe.seed]
+        inputs += [self.step_cache.hash_of("search.json")]
         inputs += [self.step_cache.hash_of("table.json")] if self._timed else []
         self.step_cache.step("front", inputs, ["front.json"], work)
 

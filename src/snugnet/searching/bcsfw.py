@@ -19,8 +19,7 @@ import numpy as np
 
 from snugnet.budgets import FeasibleSet
 from snugnet.errors import BadInput, UnknownName
-from snugnet.evaluate.evaluator import weights_id
-from snugnet.searching.context import Found, SearchMethod, Task
+from snugnet.searching.context import Outcome, SearchMethod, Task
 from snugnet.searching.objective import Floats, GradientKind, RelaxedObjective
 from snugnet.seeds import Seed
 from snugnet.solve import (
@@ -44,7 +43,7 @@ from snugnet.solve import (
     projection_objective,
 )
 from snugnet.space.space import SearchSpace
-from snugnet.store import read_json, sha256, write_json
+from snugnet.store import fingerprint, read_json, write_json
 
 SAVE_EVERY = 5.0  # seconds
 
@@ -66,12 +65,14 @@ class Bcsfw(SearchMethod):
     candidates: int = 8  # evaluated for real: half nearest to the last point, half best by the mean gradient, jointly
     head_start: int = 0  # steps by which the schedule is ahead: keeps the first ones from forgetting the start
 
-    def run(self, task: Task) -> Found:
+    def run(self, task: Task) -> Outcome:
         inside = task.context.problem_set
         if min(self.steps, self.batch, self.candidates) < 1:
             value = (self.steps, self.batch, self.candidates)
             raise BadInput("steps, batch and candidates must be positive", value=value, remedy="Try 200, 64 and 8.")
-        objective = RelaxedObjective(task.supernet, task.data, batch=self.batch, kind=self.gradient, seed=task.seed)
+        objective = RelaxedObjective(
+            task.supernet, task.evaluator.cache, batch=self.batch, kind=self.gradient, seed=task.seed
+        )
         start = self._start(inside)
         state, trace, mean = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace, mean)
@@ -89,7 +90,7 @@ class Bcsfw(SearchMethod):
             "start_alpha": [[row.tolist() for row in rows] for rows in alpha],
             "start_beta": [b.tolist() for b in beta],
         }
-        return Found(architecture=best, images=objective.images, trace=trace, details=details)
+        return Outcome(architecture=best, images=objective.images, trace=trace, details=details)
 
     def _steps(
         self,
@@ -150,7 +151,7 @@ class Bcsfw(SearchMethod):
         return lambda step: chosen(step + ahead)
 
     def _projected(self, inside: FeasibleSet, point: Point, mean: MeanGradient) -> Sequence[Choice]:
-        """Networks to evaluator, the projection first; every one fits."""
+        """Networks to evaluate, the projection first; every one fits."""
         if self.projection == "alternating":
             return [project_alternating(inside.problem, point).value]
         if self.projection == "argmax":
@@ -166,8 +167,7 @@ class Bcsfw(SearchMethod):
 
     def _identity(self, task: Task) -> str:
         limits = sorted(task.context.limits.effective.items())
-        words = f"{self.describe()} {task.seed} {limits} {weights_id(task.supernet)} {task.data.identity()}"
-        return sha256(words.encode())
+        return fingerprint([self.describe(), task.seed, limits, task.evaluator.identity()])
 
     def _save(self, task: Task, state: FrankWolfeState, trace: list[dict[str, Any]], mean: MeanGradient) -> None:
         if task.folder is not None:

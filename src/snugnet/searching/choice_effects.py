@@ -27,10 +27,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from snugnet.budgets import FeasibleSet
-from snugnet.data.dataset import Data
 from snugnet.errors import DamagedFile
-from snugnet.evaluate.evaluator import placed
+from snugnet.evaluate.scoring import ImageCache, device_of
 from snugnet.nets import Supernet
+from snugnet.searching.objective import prepared
 from snugnet.seeds import Seed
 from snugnet.solve import Objective
 from snugnet.space.architecture import Architecture
@@ -133,21 +133,17 @@ def split(space: SearchSpace, flat: Floats) -> tuple[list[list[Floats]], list[Fl
 
 
 def from_paths(
-    supernet: Supernet, data: Data, *, paths: int, limit: int | None, seed: int, batch: int = 128
+    supernet: Supernet, images: ImageCache, *, paths: int, limit: int | None, seed: int, batch: int = 128
 ) -> ChoiceEffects:
     """Step 1: every validation image takes `paths` random paths; regression of its answers on what it took."""
-    space, device = supernet.space, next(supernet.parameters()).device
-    move: Any = supernet.eval().to  # the overload with a memory format is missing from torch's type stubs
-    move(memory_format=torch.channels_last)
-    size = columns(space)
+    space, size = supernet.space, columns(supernet.space)
     gram, moment, power, rows, count = np.zeros((size, size)), np.zeros((size, 3)), np.zeros(3), 0, 0
-    with torch.no_grad():
-        for number, (images, labels) in enumerate(data.batches("val", batch, limit=limit)):
-            images, labels = placed(images, device), labels.to(device)
+    with torch.no_grad(), prepared(supernet):
+        for number, (pixels, labels) in enumerate(images.batches("val", device_of(supernet), limit, batch)):
             x, y = [], []
             for turn in range(paths):
                 taken = supernet.sample_paths(len(labels), Seed(seed).fold_in("worths", number, turn).numpy())
-                logits = supernet(images, taken)
+                logits = supernet(pixels, taken)
                 losses = F.cross_entropy(logits, labels, reduction="none")
                 x.append(features(space, taken))
                 right = (logits.argmax(1) == labels).to(losses)
@@ -183,13 +179,15 @@ def corrected(
     x = features(space, encode(networks, space))
     x = x - x.mean(0)
     y, prior = np.array(values), x @ effects.value
-    z = np.stack([np.ones(len(y)), prior - prior.mean()], axis=1)
-    if np.ptp(prior) < 1e-12:
-        z = z[:, :1]
-    ratio = max(np.geomspace(1e-4, 1e1, 26), key=lambda r: _likelihood(x, y, z, r / x.shape[1]))
-    inverse, projector = _kernel(x, z, ratio / x.shape[1])
-    levels = np.linalg.solve(z.T @ inverse @ z, z.T @ inverse @ y)
-    slope = float(max(levels[1], 0.0)) if len(levels) > 1 else 0.0
+    with_prior, without = np.stack([np.ones(len(y)), prior - prior.mean()], axis=1), np.ones((len(y), 1))
+    z, slope = without, 0.0
+    if np.ptp(prior) >= 1e-12:
+        slope = _slope(x, y, with_prior)
+        # A prior of the wrong sign is dropped and everything fitted without it: a clipped slope beside a correction that
+        # was fitted to the unclipped one would claim to predict what it does not.
+        z, slope = (with_prior, slope) if slope > 0 else (without, 0.0)
+    ratio = _ratio(x, y, z)
+    _, projector = _kernel(x, z, ratio / x.shape[1])
     noise = float(y @ projector @ y) / max(1, len(y) - z.shape[1])
     spread = noise * ratio / x.shape[1]
     shift = (ratio / x.shape[1]) * x.T @ (projector @ y)
@@ -202,6 +200,17 @@ def corrected(
         prior=_agreement(prior, y),
         left_out=_agreement(left_out, y),
     )
+
+
+def _ratio(x: Floats, y: Floats, z: Floats) -> float:
+    """Variance of the corrections over that of the noise, of greatest restricted likelihood."""
+    return float(max(np.geomspace(1e-4, 1e1, 26), key=lambda r: _likelihood(x, y, z, r / x.shape[1])))
+
+
+def _slope(x: Floats, y: Floats, z: Floats) -> float:
+    """How much of the prior (the second column of `z`) the scores show."""
+    inverse, _ = _kernel(x, z, _ratio(x, y, z) / x.shape[1])
+    return float(np.linalg.solve(z.T @ inverse @ z, z.T @ inverse @ y)[1])
 
 
 def _kernel(x: Floats, z: Floats, ratio: float) -> tuple[Floats, Floats]:

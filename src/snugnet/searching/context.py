@@ -1,13 +1,14 @@
 """What every search method is given, and what it gives back.
 
 A `Task` holds the super-network, the limits, the evaluator and a folder for what must survive a kill. A method is one file
-with one frozen dataclass of options and a `run(task) -> Found`. Before a method runs, the limits have been found to
+with one frozen dataclass of options and a `run(task) -> Outcome`. Before a method runs, the limits have been found to
 admit a network; after it, the result is checked against them once more. New methods join by passing the shared suite.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from snugnet.progress import Progress
 from snugnet.searching.feasible_sampler import FeasibleSampler
 from snugnet.solve import min_max_utilisation
 from snugnet.space.architecture import Architecture
+from snugnet.space.genes import encode
 from snugnet.space.sampling import smallest
 from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
@@ -51,8 +53,14 @@ class SearchContext:
             )
         return self.exact
 
+    def fitting(self, networks: Sequence[Architecture]) -> list[Architecture]:
+        """Those of `networks` that meet every limit, in their order."""
+        if not networks:
+            return []
+        return [a for a, good in zip(networks, self.sampler.fits(encode(networks, self.space))) if good]
+
     @cached_property
-    def within(self) -> FeasibleSampler:
+    def sampler(self) -> FeasibleSampler:
         return FeasibleSampler(self.limits, self.start)
 
 
@@ -92,7 +100,7 @@ class Task:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Outcome:
     """A network, how it was found, and what the method wants to tell."""
 
     architecture: Architecture
@@ -108,7 +116,7 @@ class SearchMethod(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, task: Task) -> Found:
+    def run(self, task: Task) -> Outcome:
         """The best network found within the task's limits. Deterministic for the task's seed."""
 
     def describe(self) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from snugnet.costs.analytic import macs
 from snugnet.errors import BadInput
-from snugnet.evaluate.evaluator import Score
-from snugnet.searching.context import Found, SearchMethod, Task
+from snugnet.evaluate.scoring import Score
+from snugnet.searching.context import Outcome, SearchMethod, Task
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 from snugnet.space.plan import plan
@@ -35,28 +35,28 @@ class Evolution(SearchMethod):
     crossovers: int = 16
     share: float = 0.2  # of a network's decisions that a mutation redraws
 
-    def run(self, task: Task) -> Found:
+    def run(self, task: Task) -> Outcome:
         if min(self.population, self.rounds, self.mutations + self.crossovers) < 1:
             raise BadInput("population, rounds and children must be positive", value=self, remedy="Try the defaults.")
-        rng, within = Seed(task.seed).fold_in("evolution").numpy(), task.context.within
+        rng, sampler = Seed(task.seed).fold_in("evolution").numpy(), task.context.sampler
         evaluated: dict[Architecture, Score] = {}
         trace: list[dict[str, Any]] = []
         total = self.population + self.rounds * (self.mutations + self.crossovers)
         task.progress.start("evolution", total)
-        self._evaluator(task, evaluated, [task.context.start, *within.sample(self.population - 1, rng)])
+        self._evaluator(task, evaluated, [task.context.start, *sampler.sample(self.population - 1, rng)])
         for number in range(self.rounds):
             parents = pareto(task, evaluated)
             picks = [parents[i] for i in rng.integers(len(parents), size=self.mutations)]
-            children = within.mutate(picks, rng, self.share)
+            children = sampler.mutate(picks, rng, self.share)
             pairs = rng.integers(len(parents), size=(2, self.crossovers))
-            children += within.cross([parents[i] for i in pairs[0]], [parents[i] for i in pairs[1]], rng)
+            children += sampler.cross([parents[i] for i in pairs[0]], [parents[i] for i in pairs[1]], rng)
             self._evaluator(task, evaluated, children)
             best = max(evaluated.values(), key=lambda v: v.score)
             trace.append({"round": number + 1, **best.to_json(), "seen": len(evaluated)})
             self._keep(task, evaluated)
         task.progress.stop()
         found = task.evaluator.best(sorted(evaluated, key=str), task.progress)
-        return Found(architecture=found, trace=trace, details={"pareto": self._rows(task, evaluated)})
+        return Outcome(architecture=found, trace=trace, details={"pareto": self._rows(task, evaluated)})
 
     def _evaluator(self, task: Task, evaluated: dict[Architecture, Score], networks: list[Architecture]) -> None:
         for architecture in networks:

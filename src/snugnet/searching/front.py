@@ -1,8 +1,8 @@
 """The front: the best networks along one resource, each validated.
 
 Budgets spaced evenly between the cheapest and the dearest network; the instant method answers each in milliseconds, and
-its candidates are evaluated for real. A network that fits a smaller budget fits a larger one, so every point may take the
-best of all that was evaluated before it: the value (`evaluator`) never falls along the front for want of looking.
+its candidates are evaluated for real. Every point then takes the best of all that the run has evaluated and that fits:
+the score never falls along the front, and a search for the budget of a point gives the network of that point.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Evaluator
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
+from snugnet.searching.context import search_context
 from snugnet.searching.instant import Instant
 from snugnet.searching.result import SearchResult
-from snugnet.searching.search import search
+from snugnet.searching.search import best_known, search
 from snugnet.store import write_bytes
 from snugnet.units import parse, show, write
 from snugnet.units import resource as known_resource
@@ -58,10 +59,12 @@ def front(
     method: Instant | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    explore: bool = True,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
 ) -> list[FrontPoint]:
-    """`points` networks along `resource`, cheapest budget first."""
+    """`points` networks along `resource`, cheapest budget first. `explore=False`: of the networks that were evaluated
+    before, without a look at others."""
     if points < 2:
         raise BadInput("a front needs at least 2 points", value=points, remedy="Try 20.")
     # A budget nobody misses resolves the table, its margin and both ends of the range.
@@ -71,18 +74,20 @@ def front(
     low, high = cheapest(supernet.space, table).cost * room, dearest(supernet.space, table).cost * room
     memory = None if out is None else Path(out) / "evaluations.jsonl"
     evaluator = evaluator or Evaluator(supernet, data, memory=memory)
-    shown = progress or NullProgress()
-    found: list[FrontPoint] = []
-    shown.start(f"front along {resource}", points)
-    for number, amount in enumerate(np.linspace(low, high, points)):
-        text = _text(float(amount), resource)
-        how = method or Instant()
-        result = search(supernet, data, limits.tables, {resource: text}, how, seed, out=out, evaluator=evaluator)
-        best = max([result, *(p.result for p in found)], key=lambda r: r.score)
-        found.append(FrontPoint(limit=float(amount), result=best))
-        shown.update(number + 1, f"{show(float(amount), resource)}: {best.accuracy:.1%}")
-    shown.stop()
-    return found
+    amounts = [float(amount) for amount in np.linspace(low, high, points)]
+    budgets = [{resource: _text(amount, resource)} for amount in amounts]
+    contexts = [search_context(supernet.space, limits.tables, Budget(budget)) for budget in budgets]
+    if explore:
+        display, how = progress or NullProgress(), method or Instant()
+        display.start(f"front along {resource}", points)
+        for number, budget in enumerate(budgets):
+            result = search(supernet, data, limits.tables, budget, how, seed, out=out, evaluator=evaluator)
+            display.update(number + 1, f"{show(amounts[number], resource)}: {result.accuracy:.1%}")
+        display.stop()
+        for context in contexts:  # what was evaluated for one budget competes for all
+            evaluator.best_known(context.fitting(evaluator.known()))
+    results = [best_known(context, evaluator, seed) for context in contexts]
+    return [FrontPoint(limit=amount, result=result) for amount, result in zip(amounts, results)]
 
 
 def _text(amount: float, resource: str) -> str:
@@ -92,21 +97,21 @@ def _text(amount: float, resource: str) -> str:
     return text
 
 
-def as_rows(found: list[FrontPoint]) -> list[dict[str, Any]]:
-    return [point.to_json() for point in found]
+def as_rows(points: list[FrontPoint]) -> list[dict[str, Any]]:
+    return [point.to_json() for point in points]
 
 
-def picture_of_front(found: list[FrontPoint], resource: str, path: str | Path) -> Path:
+def picture_of_front(points: list[FrontPoint], resource: str, path: str | Path) -> Path:
     """Accuracy against what the networks cost, drawn to `path` (.png, .svg or .pdf)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    costs = [point.result.predicted[resource] for point in found]
-    axes.plot(costs, [100 * point.result.accuracy for point in found], marker="o", markersize=4)
+    costs = [point.result.predicted[resource] for point in points]
+    axes.plot(costs, [100 * point.result.accuracy for point in points], marker="o", markersize=4)
     axes.set_xlabel(f"{resource} ({known_resource(resource).unit})")
     axes.set_ylabel("held-out accuracy (%)")
     axes.grid(alpha=0.3)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=Path(path).suffix[1:].lower())
-    return write_bytes(path, drawn.getvalue())
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(path).suffix[1:].lower())
+    return write_bytes(path, picture.getvalue())

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.evaluate.evaluator import weights_id
 from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_paths
-from snugnet.searching.context import Found, SearchMethod, Task
+from snugnet.searching.context import Outcome, SearchMethod, Task
 from snugnet.seeds import Seed
 from snugnet.solve import best_choices
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest, sample, smallest
-from snugnet.store import read_json, sha256, write_json
+from snugnet.store import fingerprint, read_json, write_json
 
 _BATCH = 16  # networks evaluated between two looks at the prediction
 
@@ -37,7 +36,7 @@ class Instant(SearchMethod):
     enough: float = 0.85  # correlation with left-out networks at which evidence stops
     candidates: int = 5
 
-    def run(self, task: Task) -> Found:
+    def run(self, task: Task) -> Outcome:
         if min(self.paths, self.evidence) < 4 or self.candidates < 1:
             raise BadInput(
                 "paths and evidence must be at least 4 and candidates at least 1",
@@ -46,7 +45,7 @@ class Instant(SearchMethod):
             )
         inside = task.context.problem_set
         began = time.monotonic()
-        effects, known = self.learn(task)
+        effects, known, images = self.learn(task)
         learnt = time.monotonic()
         solved = best_choices(inside.problem, effects.values(inside), count=self.candidates)
         solve_seconds = time.monotonic() - learnt
@@ -62,10 +61,11 @@ class Instant(SearchMethod):
             "prediction": str(effects.left_out),
             "prior": str(effects.prior),
         }
-        return Found(architecture=best, images=effects.images, trace=trace, details=details)
+        return Outcome(architecture=best, images=images, trace=trace, details=details)
 
-    def learn(self, task: Task) -> tuple[ChoiceEffects, list[Architecture]]:
-        """The worths and the networks that were evaluated for them: from the run if it has them, else made now."""
+    def learn(self, task: Task) -> tuple[ChoiceEffects, list[Architecture], int]:
+        """The effects and the networks that were evaluated for them, from the run if it has them, else learnt now; and
+        the images that took random paths for it now."""
         path = None if task.folder is None else task.folder / "worths.json"
         identity = self._identity(task)
         networks = self._evidence(task)
@@ -73,14 +73,14 @@ class Instant(SearchMethod):
             try:
                 saved = read_json(path)
                 if isinstance(saved, dict) and saved.get("of") == identity:
-                    return ChoiceEffects.from_json(saved["worths"]), networks[: int(saved["evidence"])]
+                    return ChoiceEffects.from_json(saved["worths"]), networks[: int(saved["evidence"])], 0
             except DamagedFile as error:
                 raise DamagedFile(
                     f"{path} must be as it was written ({error.rule})",
                     remedy="Delete it: the next search learns it anew.",
                 ) from error
         task.progress.start("learning what choices are worth", self.most_evidence)
-        raw = from_paths(task.supernet, task.data, paths=self.paths, limit=self.images, seed=task.seed)
+        raw = from_paths(task.supernet, task.evaluator.cache, paths=self.paths, limit=self.images, seed=task.seed)
         values: list[float] = []
         effects = raw
         for number, architecture in enumerate(networks, 1):
@@ -96,7 +96,7 @@ class Instant(SearchMethod):
         task.progress.stop()
         if path is not None:
             write_json(path, {"of": identity, "evidence": len(values), "worths": effects.to_json()})
-        return effects, networks[: len(values)]
+        return effects, networks[: len(values)], raw.images
 
     def _evidence(self, task: Task) -> list[Architecture]:
         """Both ends of the space and random networks between them; the same for every budget."""
@@ -109,5 +109,4 @@ class Instant(SearchMethod):
         return list(found)
 
     def _identity(self, task: Task) -> str:
-        words = f"values/2 {self.describe()} {task.seed} {weights_id(task.supernet)} {task.data.identity()}"
-        return sha256(words.encode())
+        return fingerprint(["effects/3", self.describe(), task.seed, task.evaluator.identity()])

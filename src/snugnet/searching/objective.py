@@ -1,4 +1,4 @@
-"""Which way is better? Gradients of the relaxed super-network, HardCoRe-NAS's question to it.
+"""The objective of Frank-Wolfe: loss and gradients of the relaxed super-network.
 
 Every image takes a path sampled from the current point, the loss is differentiated with respect to the one-hot choices,
 and the images' gradients are summed (`sampled`); or the mixture itself is differentiated (`expected`).
@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from snugnet.data.dataset import Data
-from snugnet.evaluate.evaluator import placed
+from snugnet.evaluate.scoring import ImageCache, device_of
 from snugnet.nets import Supernet
 from snugnet.seeds import Seed
 
@@ -28,34 +27,49 @@ GradientKind = Literal["sampled", "expected"]
 @contextlib.contextmanager
 def fixed_weights(network: nn.Module) -> Iterator[None]:
     """Inside, nothing is recorded for gradients of the weights: only those of alpha and beta are wanted."""
-    wanted = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    for parameter in wanted:
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trainable:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in wanted:
+        for parameter in trainable:
             parameter.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def prepared(network: nn.Module) -> Iterator[None]:
+    """Inside, the network is in evaluation mode with channels-last weights; afterwards as its owner left it."""
+    modes = {module: module.training for module in network.modules()}
+    weights = [(parameter, parameter.data) for parameter in network.parameters()]
+    move: Any = network.eval().to  # the overload with a memory format is missing from torch's type stubs
+    move(memory_format=torch.channels_last)
+    try:
+        yield
+    finally:
+        for parameter, data in weights:
+            parameter.data = data
+        for module, training in modes.items():
+            module.training = training
 
 
 @final
 class RelaxedObjective:
-    """Loss and gradient of the relaxed super-network on validation batches chosen by the step's number."""
+    """Loss and gradient of a `prepared` relaxed super-network on validation batches chosen by the step's number."""
 
     def __init__(
         self,
         supernet: Supernet,
-        data: Data,
+        images: ImageCache,
         *,
         split: str = "val",
         batch: int = 64,
         kind: GradientKind = "sampled",
         seed: int = 0,
     ) -> None:
-        move: Any = supernet.eval().to
-        self.supernet, self.data, self.kind = move(memory_format=torch.channels_last), data, kind
-        self._positions, self._batch, self._seed = data.positions(split), batch, Seed(seed).fold_in("relaxed")
-        self._device = next(supernet.parameters()).device
+        self.supernet, self._cache, self._split, self.kind = supernet, images, split, kind
+        self._size, self._batch, self._seed = images.data.size(split), batch, Seed(seed).fold_in("relaxed")
+        self._device = device_of(supernet)
         self.images = 0
 
     def __call__(
@@ -76,13 +90,10 @@ class RelaxedObjective:
 
     def _batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Epochs of shuffled validation images; which ones is a function of the step alone."""
-        size = min(self._batch, len(self._positions))
-        per_epoch = max(1, len(self._positions) // size)
-        epoch, place = divmod(step, per_epoch)
-        order = torch.from_numpy(self._seed.fold_in("order", epoch).numpy().permutation(len(self._positions)))
-        chosen = self._positions[order[place * size : (place + 1) * size]]
-        images, labels = next(iter(self.data.fetch([chosen])))
-        return placed(self.data.normalise(images.float() / 255), self._device), labels.to(self._device)
+        size = min(self._batch, self._size)
+        epoch, place = divmod(step, max(1, self._size // size))
+        order = torch.from_numpy(self._seed.fold_in("order", epoch).numpy().permutation(self._size))
+        return self._cache.take(self._split, order[place * size : (place + 1) * size], self._device)
 
     def _weights(self, vector: Floats, count: int | None, rng: np.random.Generator) -> Tensor:
         if count is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from snugnet.errors import BadInput
-from snugnet.searching.context import Found, SearchMethod, Task
+from snugnet.searching.context import Outcome, SearchMethod, Task
 from snugnet.seeds import Seed
 
 
@@ -18,10 +18,10 @@ class Random(SearchMethod):
     name = "random"
     networks: int = 100
 
-    def run(self, task: Task) -> Found:
+    def run(self, task: Task) -> Outcome:
         if self.networks < 1:
             raise BadInput("networks must be at least 1", value=self.networks, remedy="Try 100.")
-        drawn = task.context.within.sample(self.networks, Seed(task.seed).fold_in("random search").numpy())
+        drawn = task.context.sampler.sample(self.networks, Seed(task.seed).fold_in("random search").numpy())
         task.progress.start("evaluating random networks", len(drawn))
         scores = []
         for number, architecture in enumerate(drawn):
@@ -30,7 +30,7 @@ class Random(SearchMethod):
         task.progress.stop()
         accuracies = [score.accuracy for score in scores]
         trace = [{"network": str(a), **v.to_json()} for a, v in zip(drawn, scores)]
-        return Found(
+        return Outcome(
             architecture=task.evaluator.best(drawn, task.progress),
             trace=trace,
             details={"mean_accuracy": sum(accuracies) / len(accuracies), "best_accuracy": max(accuracies)},

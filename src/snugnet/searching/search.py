@@ -1,7 +1,8 @@
 """`search`: the best network of a super-network within a budget, by any method.
 
 Feasibility is decided exactly before any work; the returned network meets every limit by the tables, whichever method
-found it, or nothing is returned.
+found it, or nothing is returned. No network is returned that another one of the run beats: all that were evaluated and
+fit compete, so a larger budget never gets a lower score on the same evaluations.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from snugnet.evaluate.evaluator import Evaluator
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.searching.bcsfw import Bcsfw
-from snugnet.searching.context import SearchMethod, Task, search_context
+from snugnet.searching.context import SearchContext, SearchMethod, Task, search_context
 from snugnet.searching.evolution import Evolution
 from snugnet.searching.instant import Instant
+from snugnet.searching.objective import prepared
 from snugnet.searching.random import Random
 from snugnet.searching.result import SearchResult
+from snugnet.space.architecture import Architecture
 
 METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Bcsfw, Instant, Evolution, Random)}
 
@@ -43,6 +46,7 @@ def search(
     eval_images: int | None = 2000,
     final_images: int | None = 10_000,
     tighten: dict[str, float] | None = None,
+    compete: bool = True,
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -50,13 +54,15 @@ def search(
     """Search `supernet` for the best network within `budget`.
 
     `tables`: cost tables for the limited resources (exact resources need none). `method`: a name with `options`, or a
-    method object. With `out`, evaluations, worths and steps are kept there: a killed search goes on, a further budget
-    reuses what is known. Networks are evaluated on `eval_images` of the validation split, the best few of them again
-    on `final_images` (None: all). `tighten`: factors on limits, after a network was measured over its budget.
+    method object. With `out`, evaluations, effects and steps are kept there: a killed search goes on, a further budget
+    reuses what is known. Every network that fits and was evaluated before, for whatever budget and by whatever method,
+    competes with the method's own (`compete=False`: the method alone, to compare methods). Networks are evaluated on
+    `eval_images` of the validation split, the best few of them again on `final_images` (None: all). `tighten`: factors
+    on limits, after a network was measured over its budget.
     """
     how = make_method(method, options)
     asked = budget if isinstance(budget, Budget) else Budget(budget)
-    field = search_context(supernet.space, tables, asked, tighten)
+    context = search_context(supernet.space, tables, asked, tighten)
     folder = None if out is None else Path(out)
     began = time.monotonic()
     memory = None if folder is None else folder / "evaluations.jsonl"
@@ -65,31 +71,57 @@ def search(
     task = Task(
         supernet=supernet,
         data=data,
-        context=field,
+        context=context,
         evaluator=evaluator,
         seed=seed,
         folder=folder,
         progress=progress or NullProgress(),
     )
-    found = how.run(task)
-    score = evaluator.evaluate_full(found.architecture)
-    return SearchResult(
+    with prepared(supernet):
+        outcome = how.run(task)
+        chosen = outcome.architecture
+        details = {"options": how.describe(), **outcome.details}
+        if compete:
+            chosen = evaluator.best_known([chosen, *task.context.fitting(evaluator.known())])
+            details["method_found"] = str(outcome.architecture)
+    return _result(
+        context,
+        evaluator,
+        chosen,
         method=how.name,
         seed=seed,
-        space=supernet.space.name,
-        budget=asked,
-        architecture=found.architecture,
-        predicted=field.limits.cost(found.architecture),
-        limits=field.limits.asked,
-        effective_limits=field.limits.effective,
+        seconds=time.monotonic() - began,
+        images=outcome.images + evaluator.images - before[0],
+        evaluated=evaluator.evaluated - before[1],
+        trace=outcome.trace,
+        details=details,
+    )
+
+
+def best_known(context: SearchContext, evaluator: Evaluator, seed: int = 0) -> SearchResult:
+    """The best network within the limits among those evaluated on all images; nothing is evaluated for it."""
+    candidates = context.fitting(evaluator.known(full=True))
+    if not candidates:
+        raise BadInput(
+            f"a network within {context.limits.budget} must have been evaluated", value=0, remedy="Search first."
+        )
+    chosen = max(candidates, key=lambda a: evaluator.evaluate_full(a).score)
+    return _result(context, evaluator, chosen, method="known", seed=seed, seconds=0.0, images=0, evaluated=0)
+
+
+def _result(context: SearchContext, evaluator: Evaluator, chosen: Architecture, **facts: Any) -> SearchResult:
+    score, limits = evaluator.evaluate_full(chosen), context.limits
+    return SearchResult(
+        space=context.space.name,
+        budget=limits.budget,
+        architecture=chosen,
+        predicted=limits.cost(chosen),
+        limits=limits.asked,
+        effective_limits=limits.effective,
         accuracy=score.accuracy,
         loss=score.loss,
         score=score.score,
-        seconds=time.monotonic() - began,
-        images=found.images + evaluator.images - before[0],
-        evaluated=evaluator.evaluated - before[1],
-        trace=found.trace,
-        details={"options": how.describe(), **found.details},
+        **facts,
     )
 
 
@@ -108,11 +140,13 @@ def make_method(method: str | SearchMethod, options: Mapping[str, Any]) -> Searc
         if name not in known:
             raise UnknownName(f"an option of {method}", name, known)
     try:
-        made: SearchMethod = TypeAdapter(METHODS[method]).validate_python(dict(options))
+        how: SearchMethod = TypeAdapter(METHODS[method]).validate_python(dict(options))
     except ValidationError as error:
         first = error.errors()[0]
         place = str(first["loc"][0]) if first["loc"] else "option"
         raise BadInput(
-            f"option {place} of {method} cannot be used ({first['msg']})", value=first["input"], remedy="Correct it."
+            f"option {place} of {method} cannot be used ({first['msg']})",
+            value=first["input"],
+            remedy="Give it the kind of value its default has (docs/guides/searching.md).",
         ) from error
-    return made
+    return how

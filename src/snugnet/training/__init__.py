@@ -4,7 +4,7 @@
 """
 
 from snugnet.data.dataset import Data
-from snugnet.evaluate.accuracy import accuracy
+from snugnet.evaluate.scoring import accuracy
 from snugnet.training import methods
 from snugnet.training.run import TrainResult, finetune, train
 

@@ -21,7 +21,7 @@ from snugnet.costs.table import CostTable
 from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
-from snugnet.evaluate.accuracy import Evaluator
+from snugnet.evaluate.evaluator import Curves
 from snugnet.seeds import Seed
 from snugnet.training import optimiser
 from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
@@ -88,7 +88,7 @@ class Loop:
         options: Options,
         checkpointer: Checkpointer,
         train_log: TrainLog | None,
-        evaluator: Evaluator | None,
+        evaluator: Curves | None,
         teacher: Any,
         tables: Mapping[str, CostTable],
     ) -> None:

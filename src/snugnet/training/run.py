@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from snugnet.costs.table import CostTable
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
-from snugnet.evaluate.accuracy import Evaluator
-from snugnet.evaluate.default import default_evaluator
+from snugnet.evaluate.evaluator import Curves, training_curves
 from snugnet.nets.build import build
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
@@ -66,7 +65,7 @@ def train(
     teacher: nn.Module | None = None,
     tables: Mapping[str, CostTable] | None = None,
     start: str | None = None,
-    evaluator: Evaluator | str | None = "default",
+    evaluator: Curves | str | None = "default",
     eval_times: int = 10,
     checkpoint_seconds: float = 20.0,
     tensorboard: bool = True,
@@ -105,7 +104,7 @@ def train(
         move(device=fabric.device, memory_format=options.layout)
         train_log = TrainLog(folder, progress or NullProgress()) if fabric.is_global_zero else None
         checkpointer = Checkpointer(fabric, model, recipe, folder, train_log)
-        score = default_evaluator(model, data, fabric.device) if isinstance(evaluator, str) else evaluator
+        score = training_curves(model, data) if isinstance(evaluator, str) else evaluator
         frozen = _frozen(fabric, teacher)
         loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {})
         found = checkpointer.find(resume)
