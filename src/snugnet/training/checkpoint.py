@@ -64,8 +64,8 @@ class Checkpoint:
 
 @final
 @dataclass(frozen=True)
-class Found:
-    """What `read_latest` came upon: the newest whole checkpoint, if any, and the damaged ones it passed over."""
+class Latest:
+    """The newest whole checkpoint, if any, and the damaged ones it passed over."""
 
     checkpoint: Checkpoint | None
     damaged: tuple[str, ...] = ()
@@ -96,12 +96,12 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
     return path
 
 
-def read_latest(folder: Path) -> Found:
+def read_latest(folder: Path) -> Latest:
     """The newest checkpoint whose checksums agree."""
     damaged: list[str] = []
     for path in reversed(_all(folder)):
         try:
-            return Found(read(path), tuple(damaged))
+            return Latest(read(path), tuple(damaged))
         except DamagedFile as error:
             damaged.append(error.rule)
     if damaged:
@@ -109,7 +109,7 @@ def read_latest(folder: Path) -> Found:
             f"no checkpoint in {folder} is whole: {'; '.join(damaged)}",
             remedy="Restore the folder from a copy, or start again in another one.",
         )
-    return Found(None)
+    return Latest(None)
 
 
 def read(path: Path) -> Checkpoint:
@@ -149,24 +149,24 @@ class Checkpointer:
         self._saved_at = self._began = time.perf_counter()
         self._seconds_before = 0.0
 
-    def find(self, resume: bool) -> Found:
+    def find(self, resume: bool) -> Latest:
         """The state to go on from, loaded into the model, if there is one."""
-        found = Found(None)
+        latest = Latest(None)
         if self._folder is not None and self._fabric.is_global_zero:
             clean(self._folder)
-            found = read_latest(self._folder)
-            if found.checkpoint is not None:
+            latest = read_latest(self._folder)
+            if latest.checkpoint is not None:
                 run = self._folder.parent
                 if not resume:
                     raise BadInput(f"{run} must hold no run yet", remedy="Resume it, or choose another folder.")
-                check_same_recipe(_settings(found.checkpoint.recipe), _settings(self._recipe), run)
-                check_same_start(found.checkpoint, self._recipe, run)
+                check_same_recipe(_settings(latest.checkpoint.recipe), _settings(self._recipe), run)
+                check_same_start(latest.checkpoint, self._recipe, run)
         if self._fabric.world_size > 1:
-            found = self._fabric.broadcast(found)
-        if found.checkpoint is not None:
-            self._first = found.checkpoint.recipe
-            self._load(found.checkpoint)
-        return found
+            latest = self._fabric.broadcast(latest)
+        if latest.checkpoint is not None:
+            self._first = latest.checkpoint.recipe
+            self._load(latest.checkpoint)
+        return latest
 
     def due(self, every: float) -> bool:
         return self._train_log is not None and time.perf_counter() - self._saved_at >= every

@@ -47,8 +47,8 @@ def learning_rate(method: Method, step: int, steps: int, steps_per_epoch: int, b
 
 def momenta(model: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
     """Momentum by parameter name."""
-    named = model.named_parameters()
-    return {name: optimiser.state[p]["momentum_buffer"] for name, p in named if p in optimiser.state}
+    parameters = model.named_parameters()
+    return {name: optimiser.state[p]["momentum_buffer"] for name, p in parameters if p in optimiser.state}
 
 
 def restore_momenta(model: nn.Module, optimiser: torch.optim.SGD, saved: dict[str, Tensor]) -> None:

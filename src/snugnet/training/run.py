@@ -26,7 +26,7 @@ from snugnet.space.architecture import Architecture
 from snugnet.space.space import SearchSpace
 from snugnet.store import check_writable, sha256
 from snugnet.training import checkpoint, gradient_sync, methods
-from snugnet.training.checkpoint import Checkpointer, Found, weights_name
+from snugnet.training.checkpoint import Checkpointer, Latest, weights_name
 from snugnet.training.loop import Loop, Options
 from snugnet.training.method import Method
 from snugnet.training.train_log import TrainLog
@@ -107,19 +107,19 @@ def train(
         score = training_curves(model, data) if isinstance(evaluator, str) else evaluator
         frozen = _frozen(fabric, teacher)
         loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {})
-        found = checkpointer.find(resume)
+        latest = checkpointer.find(resume)
         try:
             if train_log is not None:
                 title = "training " + " + ".join(phase.name for phase in phases)
-                done = found.checkpoint is not None and found.checkpoint.position.phase == len(phases)
+                done = latest.checkpoint is not None and latest.checkpoint.position.phase == len(phases)
                 steps = sum(loop.steps(phase) for phase in phases)
                 train_log.start(title, steps, tensorboard=tensorboard and not done)
             gradient_sync.share(fabric, model.state_dict().values())
-            loop.run(phases, found.checkpoint)
+            loop.run(phases, latest.checkpoint)
         finally:
             if train_log is not None:
                 train_log.close()
-        return _result(fabric, model, loop, checkpointer, train_log, found, phases, folder, batch)
+        return _result(fabric, model, loop, checkpointer, train_log, latest, phases, folder, batch)
 
 
 def finetune(
@@ -174,7 +174,7 @@ def _result(
     loop: Loop,
     checkpointer: Checkpointer,
     train_log: TrainLog | None,
-    found: Found,
+    latest: Latest,
     phases: list[Method],
     folder: Path | None,
     batch: int,
@@ -187,15 +187,15 @@ def _result(
             about = {"methods": ",".join(phase.name for phase in phases), "steps": str(loop.position.total)}
             checkpoint.save_weights(weights, model.state_dict(), about)
     fabric.barrier()
-    resumed = found.checkpoint
+    before = latest.checkpoint
     return TrainResult(
         steps=loop.position.total,
         images=loop.position.total * batch,
         seconds=checkpointer.seconds(),
         loss=train_log.loss if train_log is not None else float("nan"),
         accuracies=dict(train_log.accuracies) if train_log is not None else {},
-        resumed_at=None if resumed is None else resumed.position.total,
-        notes=found.damaged,
+        resumed_at=None if before is None else before.position.total,
+        notes=latest.damaged,
         weights=weights,
     )
 

@@ -71,8 +71,8 @@ class TrainLog:
         self._scalars(place, {f"accuracy/{name}": value for name, value in accuracies.items()})
 
     def show(self, done: float, epoch: str) -> None:
-        known = ", ".join(f"{name} {value:.1%}" for name, value in self.accuracies.items())
-        self._progress.update(done, "; ".join(part for part in (epoch, self._last, known) if part))
+        accuracies = ", ".join(f"{name} {value:.1%}" for name, value in self.accuracies.items())
+        self._progress.update(done, "; ".join(part for part in (epoch, self._last, accuracies) if part))
 
     def state(self) -> dict[str, Any]:
         size = self._path.stat().st_size if self._path is not None and self._path.exists() else 0

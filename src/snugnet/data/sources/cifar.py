@@ -49,9 +49,9 @@ def load(name: str, resolution: int | None, seed: int, root: Path | None) -> InM
 
 def find(name: str, root: Path | None) -> Parts:
     """The first form found in `root`, $SNUGNET_DATA/NAME or ~/.cache/snugnet/NAME."""
-    named = os.environ.get("SNUGNET_DATA")
+    data_home = os.environ.get("SNUGNET_DATA")
     home = Path("~/.cache/snugnet").expanduser() / name
-    places = [root] if root is not None else [*([Path(named) / name] if named else []), home]
+    places = [root] if root is not None else [*([Path(data_home) / name] if data_home else []), home]
     for place in places:
         for folder in (place, place / _INNER[name]):
             if (folder / _BINARY[name][1]).is_file():
@@ -98,8 +98,8 @@ def from_archive(name: str, path: Path) -> Parts:
     try:
         with tarfile.open(path) as archive:
             members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
-            wanted = (*_BINARY[name][0], _BINARY[name][1])
-            contents = {file: _member(archive, members, file, path) for file in wanted}
+            files = (*_BINARY[name][0], _BINARY[name][1])
+            contents = {file: _member(archive, members, file, path) for file in files}
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DamagedFile(f"{path} must be a whole archive ({error})", remedy=_REDO) from error
     return from_binary(name, contents)

@@ -40,15 +40,15 @@ def load(resolution: int | None, seed: int, root: Path | None) -> InMemory:
 
 def find(root: Path | None) -> Path:
     """The folder with the four files: `root`, else $SNUGNET_DATA/fashion-mnist, else the usual places."""
-    named = os.environ.get("SNUGNET_DATA")
-    usual = ([Path(named) / "fashion-mnist"] if named else []) + [place.expanduser() for place in PLACES]
+    data_home = os.environ.get("SNUGNET_DATA")
+    usual = ([Path(data_home) / "fashion-mnist"] if data_home else []) + [place.expanduser() for place in PLACES]
     places = [root] if root is not None else usual
     for place in places:
         if any((place / f"train-images-idx3-ubyte{end}").is_file() for end in ("", ".gz")):
             return place
-    looked = ", ".join(str(place) for place in places)
+    folders = ", ".join(str(place) for place in places)
     raise DataMissing(
-        f"fashion-mnist is not on the disk (looked in {looked})",
+        f"fashion-mnist is not on the disk (looked in {folders})",
         remedy=f"Run `{COMMAND}` (Debian, Ubuntu), or put the four published IDX files into {places[-1]}.",
     )
 

@@ -65,13 +65,13 @@ def load(
     size = (len(train) + len(test)) * 3 * resolution**2
     if in_memory or (in_memory is None and size <= MEMORY_LIMIT):
         return _read_all(about, train, test, seed, on_corrupt == "skip", progress or NullProgress())
-    listed = train + test
-    index = {**split_train_val(len(train), seed), "test": torch.arange(len(train), len(listed))}
-    labels = torch.tensor([label for _, label in listed])
+    images = train + test
+    index = {**split_train_val(len(train), seed), "test": torch.arange(len(train), len(images))}
+    labels = torch.tensor([label for _, label in images])
     return Folder(
         about=about,
         index=index,
-        paths=tuple(str(file) for file, _ in listed),
+        paths=tuple(str(file) for file, _ in images),
         labels=labels,
         skip=on_corrupt == "skip",
         workers=workers,
