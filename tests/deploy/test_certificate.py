@@ -1,5 +1,6 @@
 """Certificates: what they say, and that nothing is believed. Budgets are so wide or so narrow that speed does not matter."""
 
+import copy
 import json
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fake_device import CUDA, fake_device, on_device
 from snugnet.budgets.budget import Budget
 from snugnet.costs import analytic
 from snugnet.costs.measure import measure
 from snugnet.costs.table import exact_table
+from snugnet.deploy import certificate
 from snugnet.deploy.certificate import certify, read_certificate
 from snugnet.devices import OnnxRuntime, TorchCpu
 from snugnet.devices.onnx_graph import onnx_bytes
@@ -20,6 +23,7 @@ from snugnet.errors import BadInput, BudgetExceeded, DamagedFile, FileTrouble, T
 from snugnet.nets.build import build
 from snugnet.space import plan, preset, smallest
 from snugnet.space.plan import plan_to_json
+from snugnet.store import write_sealed
 
 SPACE = preset("hardcore-lowres", classes=10, width=0.25)
 PLAN = plan(smallest(SPACE), SPACE)
@@ -167,3 +171,33 @@ def test_a_forged_certificate_is_found_out(network, tmp_path):
     with pytest.raises(DamagedFile, match="sha256"):
         read_certificate(path)
     assert np.isfinite(json.loads(path.read_text())["budgets"]["params"]["slack"])
+
+
+def test_a_module_on_another_device_is_certified_where_it_is_measured(network, monkeypatch):
+    """The graph is traced and the weights are hashed on the CPU; a device takes its own copy."""
+    graph = onnx_bytes(network.eval(), torch.zeros(1, 3, 28, 28))
+
+    def traced(module, example):
+        module(example)  # raises where two devices meet; the exporter itself cannot be traced under the fake
+        return graph
+
+    monkeypatch.setattr(certificate, "onnx_bytes", traced)
+    with fake_device():
+        moved = copy.deepcopy(network).to(CUDA)
+        fits = certify(moved, {"latency": "100s", "macs": "1GMACs"}, TorchCpu(), settings=QUICK)
+        assert all(on_device(parameter) for parameter in moved.parameters())
+    assert fits.weights_sha256 == certify(network, {"params": "10M"}).weights_sha256
+
+
+def test_a_certificate_with_a_wrong_field_is_refused_by_its_name(network, tmp_path):
+    path = tmp_path / "c.json"
+    body = certify(network, {"params": "10M"}).to_json()
+    del body["sha256"]
+    for change, named in (
+        ({"batch": [1]}, r"c\.json: batch: input should be a valid integer"),
+        ({"budgets": {"params": {**body["budgets"]["params"], "measured": "1"}}}, r"budgets\.params\.measured"),
+        ({"colour": "blue"}, r"c\.json: colour: extra inputs"),
+    ):
+        write_sealed(path, {**body, **change})
+        with pytest.raises(DamagedFile, match=named):
+            read_certificate(path)

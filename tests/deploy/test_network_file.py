@@ -87,7 +87,7 @@ def test_tampering_is_named(file):
         rewritten(file, change)
 
     edit("snugnet", "ant", "bat")
-    with pytest.raises(DamagedFile, match="description must have the checksum"):
+    with pytest.raises(DamagedFile, match="sha256 must match what its description says"):
         load(file)
     edit("plan", '"kernel": 5', '"kernel": 7')
     with pytest.raises(DamagedFile, match="plan must have the checksum"):

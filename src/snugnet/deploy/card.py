@@ -7,18 +7,16 @@ The plan knows sizes; the card knows meaning. It is plain data that travels insi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-import torch
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict
 
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.store import sha256
+from snugnet.store import as_model
 
 
 @final
@@ -47,27 +45,25 @@ class Card:
         return self.class_names[label] if self.class_names else str(label)
 
 
-def card_from_json(value: Any, where: str) -> Card:
+class _Fields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    class_names: list[str]
+    mean: list[float]
+    std: list[float]
+    crop: float
+    space: str
+    architecture: str
+    budget: dict[str, str]
+    certificate_sha256: str
+    notes: dict[str, str]
+
+
+def card_from_json(value: Any, origin: str) -> Card:
     """The card that `Card.to_json` wrote; a wrong field is named."""
-    kinds = {item.name: item for item in fields(Card)}
-    if not isinstance(value, dict) or set(value) != set(kinds):
-        raise _damaged(where, f"its card must have the fields {', '.join(kinds)}")
+    fields: dict[str, Any] = as_model(value, _Fields, f"{origin}: its card").model_dump()
     for name in ("class_names", "mean", "std"):
-        wanted: Any = str if name == "class_names" else (int, float)
-        if not isinstance(value[name], list) or not all(isinstance(item, wanted) for item in value[name]):
-            raise _damaged(
-                where, f"field {name} of its card must be a list of {'texts' if wanted is str else 'numbers'}"
-            )
-    for name in ("space", "architecture", "certificate_sha256"):
-        if not isinstance(value[name], str):
-            raise _damaged(where, f"field {name} of its card must be a text")
-    for name in ("budget", "notes"):
-        if not isinstance(value[name], dict) or not all(isinstance(item, str) for item in value[name].values()):
-            raise _damaged(where, f"field {name} of its card must map names to texts")
-    if not isinstance(value["crop"], int | float):
-        raise _damaged(where, "field crop of its card must be a number")
-    words: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
-    return Card(**words)
+        fields[name] = tuple(fields[name])
+    return Card(**fields)
 
 
 def check_card(card: Card, *, classes: int, channels: int) -> None:
@@ -95,39 +91,11 @@ def check_card(card: Card, *, classes: int, channels: int) -> None:
         raise BadInput("crop must lie in (0, 1]", value=card.crop, remedy="1 takes the whole image.")
 
 
-def weights_hash(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 over every tensor's name, shape, type and bytes, in order of name: the hash a certificate names."""
-    mark = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        still = value.detach().cpu().contiguous()
-        mark.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        mark.update(
-            still.reshape(-1).view(torch.uint8).numpy().tobytes() if value.dim() else str(value.item()).encode()
-        )
-    return mark.hexdigest()
-
-
-def sealed(body: dict[str, Any]) -> dict[str, Any]:
-    """`body` with a checksum over all of it."""
-    return {**body, "sha256": sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode())}
-
-
-def unsealed(value: Any, where: str) -> dict[str, Any]:
-    """What was sealed, if nobody changed it."""
-    if not isinstance(value, dict) or "sha256" not in value:
-        raise _damaged(where, "its description must be an object with a checksum")
-    body = {name: item for name, item in value.items() if name != "sha256"}
-    if sealed(body)["sha256"] != value["sha256"]:
-        raise _damaged(where, "its description must have the checksum it was written with")
-    return body
-
-
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, origin: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise _damaged(where, f"its description must be whole JSON ({error.msg})") from error
-
-
-def _damaged(where: str, what: str) -> DamagedFile:
-    return DamagedFile(f"{where}: {what}", remedy="It was cut short or edited; restore it, or export it again.")
+        raise DamagedFile(
+            f"{origin}: its description must be whole JSON ({error.msg})",
+            remedy="It was cut short or edited; restore it, or export it again.",
+        ) from error

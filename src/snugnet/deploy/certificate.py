@@ -1,33 +1,42 @@
-"""Does it really fit? Measured, with an interval, and written down.
+"""Whether a network really fits: measured, with an interval, and written down.
 
 A certificate names every limit with its unit, what a table predicted, what was measured or counted, the slack, the device
 and the software, and a hash of the weights, so that a machine can check it. Latency fits only if the upper end of its 95 %
 interval does; MACs, parameters, model size and memory are counted from the network itself. The file is written
 in both cases; a network that does not fit raises `BudgetExceeded` (exit code 1).
+
+What is certified may be a torch module, an ONNX file, a `.safetensors` file (or a run folder with one), an architecture's
+JSON file or a published network by name. Each becomes a `Subject`: something a device can run, its exact costs counted from
+itself, and a hash of its weights.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Protocol, runtime_checkable
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from snugnet.budgets.budget import Budget
+from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
-from snugnet.deploy.subject import Subject, open_subject
-from snugnet.devices.device import Device
+from snugnet.deploy.network_file import plan_in, read_network
+from snugnet.deploy.onnx_file import card_in, graph_hash
+from snugnet.devices.device import Device, Runnable, frozen_copy
+from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import Timings, TimingSettings, raised_priority, time_subjects
-from snugnet.errors import BadInput, BudgetExceeded, DamagedFile
+from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName
+from snugnet.nets.build import Network, build_plan
 from snugnet.progress import NullProgress, Progress
+from snugnet.space import zoo
 from snugnet.space.plan import NetworkSpec
-from snugnet.store import check_writable, read_json, sha256, write_json
+from snugnet.store import as_model, check_writable, read_json, read_sealed, sealed, tensors_fingerprint, write_json
 from snugnet.units import resource, show
 
 SESSIONS: Final = 3
@@ -108,7 +117,7 @@ class Certificate:
             "versions": self.versions,
             "message": self.message,
         }
-        return {**body, "sha256": _seal(body)}
+        return sealed(body)
 
 
 def certify(
@@ -147,7 +156,7 @@ def certify(
             lines.append(_latency_line(name, limit, predicted, places[name], timings))
         else:
             lines.append(_exact_line(name, limit, predicted, subject))
-    made = Certificate(
+    certificate = Certificate(
         network=subject.name,
         form=subject.form,
         weights_sha256=subject.weights_sha256,
@@ -160,21 +169,52 @@ def certify(
         message=" ".join(messages),
     )
     if out is not None:
-        write_json(out, made.to_json())
-    if not made.fits:
-        raise _exceeded(made)
-    return made
+        write_json(out, certificate.to_json())
+    if not certificate.fits:
+        raise _exceeded(certificate)
+    return certificate
+
+
+class _LineFields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    unit: str
+    limit: float
+    predicted: float | None
+    measured: float
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    slack: float
+    fits: bool
+    exact: bool
+    device: dict[str, str] = {}
+    while_measuring: dict[str, float] = {}
+
+
+class _NetworkFields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str
+    form: str
+    weights_sha256: str
+    architecture: str = ""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    certificate: Literal[1]
+    fits: bool
+    network: _NetworkFields
+    batch: int
+    input_shape: list[int]
+    budgets: dict[str, _LineFields]
+    date: str
+    versions: dict[str, str]
+    message: str
 
 
 def read_certificate(path: str | Path) -> dict[str, Any]:
-    """The certificate in `path`, if nobody changed it."""
-    value = read_json(path)
-    if not isinstance(value, dict) or "budgets" not in value or "sha256" not in value:
-        raise DamagedFile(f"{path} must be a certificate", remedy="Give the file that `snugnet certify` wrote.")
-    body = {name: item for name, item in value.items() if name != "sha256"}
-    if _seal(body) != value["sha256"]:
-        raise DamagedFile(f"{path}: field sha256 must match what the certificate says", remedy="Certify again.")
-    return value
+    """The certificate in `path` as JSON, its seal included, if nobody changed it."""
+    body = read_sealed(path, "a certificate")
+    as_model(body, _Fields, str(path))
+    return sealed(body)
 
 
 def _limits_of(budget: Budget) -> dict[str, float]:
@@ -225,11 +265,11 @@ def _time(subject: Subject, device: Device, batch: int, settings: TimingSettings
             if number:
                 time.sleep(PAUSE)
             sessions.append(time_subjects(runnable, device.time, SETTINGS, progress=progress))
-    found = [next(iter(session.estimates.values())).ms for session in sessions]
-    told = f"The quietest of {SESSIONS} sessions, which measured {', '.join(f'{ms:.4g}' for ms in found)} ms; "
-    told += "the interval is that session's own. "
-    quietest = sessions[found.index(min(found))]
-    return replace(quietest, message=told + quietest.message)
+    times = [next(iter(session.estimates.values())).ms for session in sessions]
+    note = f"The quietest of {SESSIONS} sessions, which measured {', '.join(f'{ms:.4g}' for ms in times)} ms; "
+    note += "the interval is that session's own. "
+    quietest = sessions[times.index(min(times))]
+    return replace(quietest, message=note + quietest.message)
 
 
 def _latency_line(name: str, limit: float, predicted: float | None, device: Device, timings: Timings) -> Line:
@@ -264,8 +304,8 @@ def _exact_line(name: str, limit: float, predicted: float | None, subject: Subje
     )
 
 
-def _exceeded(made: Certificate) -> BudgetExceeded:
-    over = [line for line in made.lines if not line.fits]
+def _exceeded(certificate: Certificate) -> BudgetExceeded:
+    over = [line for line in certificate.lines if not line.fits]
     found = []
     for line in over:
         between = "" if line.exact else f" (95 %: {show(line.low, line.name)} to {show(line.high, line.name)})"
@@ -274,5 +314,107 @@ def _exceeded(made: Certificate) -> BudgetExceeded:
     return BudgetExceeded(rule, value=", ".join(found), remedy="Raise the limit, or search with a wider margin.")
 
 
-def _seal(body: dict[str, Any]) -> str:
-    return sha256(json.dumps(body, sort_keys=True).encode())
+@runtime_checkable
+class OpensOnnx(Protocol):
+    """A device that runs ONNX files as they are."""
+
+    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A network to certify."""
+
+    name: str
+    form: str  # module, onnx, safetensors, architecture, published
+    weights_sha256: str
+    costs: GraphCosts
+    prepare: Callable[[Device, int], Runnable]  # on a device, for a batch
+    plan: NetworkSpec | None = None
+    architecture: str = ""  # as the file's card tells it
+
+
+def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | None = None, channels: int = 3) -> Subject:
+    """Read `network`; a module that does not say so itself needs its input `resolution`."""
+    if isinstance(network, torch.nn.Module):
+        return _of_module(network, type(network).__name__, "module", resolution, channels)
+    word = str(network)
+    if word.lower().endswith(".onnx"):
+        return _of_onnx(Path(word))
+    if word.lower().endswith(".safetensors") or Path(word).is_dir():
+        read = read_network(word)
+        found = _of_module(read.network, word, "safetensors", None, channels)
+        return replace(found, architecture=read.card.architecture)
+    if word.lower().endswith(".json"):
+        made = build_plan(plan_in(read_json(word), word))
+        return _of_module(made, word, "architecture", None, channels)
+    if word.lower() in {name.lower() for name in zoo.networks()}:
+        entry = zoo.find(word)
+        return _of_module(build_plan(entry.network), entry.name, "published", None, channels)
+    if "/" in word or "." in Path(word).suffix:
+        raise BadInput("a network must be a .onnx, .safetensors or .json file", value=word, remedy="Export it first.")
+    raise UnknownName("a network", word, zoo.networks())
+
+
+def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | None, channels: int) -> Subject:
+    described = module.plan if isinstance(module, Network) else None
+    if described is not None:
+        channels, resolution = described.stem.in_channels, resolution or described.resolution
+    if resolution is None:
+        raise BadInput("a module's input resolution must be known", value=None, remedy="Pass resolution=224.")
+    shape = (channels, resolution, resolution)
+    still = frozen_copy(module).cpu()  # exported and hashed there; a device places its own copy
+    graph = graph_costs(onnx_bytes(still, torch.zeros(1, *shape)))
+    numbers = sum(p.numel() for p in module.parameters())
+    stored = sum(p.numel() * p.element_size() for p in module.parameters())
+    # The module's own parameters, BN's scales and shifts among them; the graph has those folded away.
+    counted = GraphCosts(
+        macs=graph.macs, params=numbers, model_size=stored, memory=graph.memory, input_shape=graph.input_shape
+    )
+
+    def prepare(device: Device, batch: int) -> Runnable:
+        return device.prepare(still, _images(batch, shape))
+
+    return Subject(
+        name=name,
+        form=form,
+        weights_sha256=tensors_fingerprint(still.state_dict()),
+        costs=counted,
+        prepare=prepare,
+        plan=described,
+    )
+
+
+def _of_onnx(path: Path) -> Subject:
+    if not path.is_file():
+        raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
+    costs, graph = graph_costs(path), read_graph(path)
+
+    def prepare(device: Device, batch: int) -> Runnable:
+        if not isinstance(device, OpensOnnx):
+            raise BadInput(
+                "an ONNX file must be run by a runtime for ONNX", value=device.name, remedy="Use --device onnxruntime."
+            )
+        try:
+            runnable = device.open(str(path), _images(batch, costs.input_shape[1:]))
+            runnable.run()
+        except Exception as error:
+            raise BadInput(
+                f"{path} must run on {device.name} with batch {batch}",
+                value=" ".join(str(error).split())[:120],
+                remedy="Export it again with a dynamic batch, or ask for the batch it was made for.",
+            ) from error
+        return runnable
+
+    return Subject(
+        name=str(path),
+        form="onnx",
+        weights_sha256=graph_hash(graph),  # a file's metadata may name this certificate later
+        costs=costs,
+        prepare=prepare,
+        architecture=card_in(graph, path).architecture,
+    )
+
+
+def _images(batch: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from snugnet.costs.measure import versions
-from snugnet.deploy.card import Card, check_card, weights_hash
+from snugnet.deploy.card import Card, check_card
 from snugnet.deploy.network_file import check_finite
 from snugnet.deploy.onnx_file import describe, graph_hash, open_session
 from snugnet.devices.device import frozen_copy
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput
 from snugnet.nets.build import Network
-from snugnet.store import check_writable, sha256, write_bytes
+from snugnet.store import check_writable, sha256, tensors_fingerprint, write_bytes
 
 OPSET: Final = 18
 """What the exporter produces natively; later versions only relabel it."""
@@ -106,7 +106,7 @@ def export(
         path=written,
         program=None if program is None else Path(program),
         sha256=sha256(data),
-        weights_sha256=weights_hash(still.state_dict()),
+        weights_sha256=tensors_fingerprint(still.state_dict()),
         graph_sha256=graph_hash(onnx.load_model_from_string(data)),
         input_shape=shape,
         classes=classes,
@@ -207,7 +207,7 @@ def _about(still: nn.Module, shape: tuple[int, int, int], classes: int) -> dict[
         "classes": str(classes),
         "channels": str(shape[0]),
         "resolution": str(shape[1]),
-        "weights_sha256": weights_hash(still.state_dict()),
+        "weights_sha256": tensors_fingerprint(still.state_dict()),
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(made_by.items())),
     }
 

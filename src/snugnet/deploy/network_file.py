@@ -11,21 +11,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from safetensors import torch as safetensors
 from torch import Tensor
 
 from snugnet.costs.measure import versions
-from snugnet.deploy.card import Card, card_from_json, check_card, parse_json, sealed, unsealed, weights_hash
+from snugnet.deploy.card import Card, card_from_json, check_card, parse_json
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
 from snugnet.nets.build import Network
 from snugnet.nets.tensor_file import read_tensors
 from snugnet.space.architecture import parse
 from snugnet.space.plan import NetworkSpec, plan, plan_from_json, plan_to_json
 from snugnet.space.reading import find_space
-from snugnet.store import read_json, sha256, write_bytes
+from snugnet.store import as_model, read_json, sealed, sha256, tensors_fingerprint, unsealed, write_bytes
 
 FORMAT: Final = "snugnet-network-1"
 _REMEDY: Final = "It was cut short or edited; restore it, or export it again."
@@ -65,11 +66,11 @@ def save_network(network: Network, path: str | Path, card: Card | None = None) -
         "format": FORMAT,
         "card": known.to_json(),
         "plan_sha256": sha256(described.encode()),
-        "weights_sha256": weights_hash(weights),
+        "weights_sha256": tensors_fingerprint(weights),
         "versions": versions(),
     }
-    words = {"format": "pt", "plan": described, "snugnet": json.dumps(sealed(body), sort_keys=True)}
-    return write_bytes(path, _in_order(safetensors.save(weights, metadata=words)))
+    metadata = {"format": "pt", "plan": described, "snugnet": json.dumps(sealed(body), sort_keys=True)}
+    return write_bytes(path, _in_order(safetensors.save(weights, metadata=metadata)))
 
 
 def load(path: str | Path) -> Network:
@@ -80,21 +81,21 @@ def load(path: str | Path) -> Network:
 def read_network(path: str | Path) -> NetworkFile:
     """The network in `path` and what is known of it; damage of any kind is named."""
     file = find_network(path)
-    weights, words = read_tensors(file)
-    if "snugnet" in words:
-        body = unsealed(parse_json(words["snugnet"], str(file)), str(file))
-        _check_format(body, file)
-        if sha256(words.get("plan", "").encode()) != body["plan_sha256"]:
+    weights, metadata = read_tensors(file)
+    weights_sha256 = tensors_fingerprint(weights)
+    card, made_by = Card(), {}
+    if "snugnet" in metadata:
+        body = unsealed(parse_json(metadata["snugnet"], str(file)), str(file), "its description")
+        description = as_model(body, _Description, str(file))
+        if sha256(metadata.get("plan", "").encode()) != description.plan_sha256:
             raise DamagedFile(f"{file}: its plan must have the checksum it was written with", remedy=_REMEDY)
-        if weights_hash(weights) != body["weights_sha256"]:
+        if weights_sha256 != description.weights_sha256:
             raise DamagedFile(f"{file}: its weights must have the checksum they were written with", remedy=_REMEDY)
-        card, made_by = card_from_json(body["card"], str(file)), body["versions"]
-    else:
-        card, made_by = Card(), {}
+        card, made_by = card_from_json(description.card, str(file)), description.versions
     return NetworkFile(
-        network=_build(_plan(file, words), weights, file),
+        network=_build(_plan(file, metadata), weights, file),
         card=card,
-        weights_sha256=weights_hash(weights),
+        weights_sha256=weights_sha256,
         versions=made_by,
     )
 
@@ -155,19 +156,20 @@ def check_finite(weights: dict[str, Tensor]) -> None:
             raise BadInput("weights must be finite", value=name, remedy="Training diverged; take an earlier state.")
 
 
-def _check_format(body: dict[str, Any], file: Path) -> None:
-    if body.get("format") != FORMAT:
-        raise DamagedFile(
-            f"{file} must be of the format {FORMAT}", value=body.get("format"), remedy="Use the version that wrote it."
-        )
-    missing = {"card", "plan_sha256", "weights_sha256", "versions"} - set(body)
-    if missing:
-        raise DamagedFile(f"{file}: its description lacks {', '.join(sorted(missing))}", remedy=_REMEDY)
+class _Description(BaseModel):
+    """What a file says of itself beside card and plan."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    format: Literal["snugnet-network-1"]
+    card: dict[str, Any]
+    plan_sha256: str
+    weights_sha256: str
+    versions: dict[str, str]
 
 
-def _plan(file: Path, words: dict[str, str]) -> NetworkSpec:
-    if "plan" in words:
-        return plan_in({"plan": parse_json(words["plan"], str(file))}, str(file))
+def _plan(file: Path, metadata: dict[str, str]) -> NetworkSpec:
+    if "plan" in metadata:
+        return plan_in({"plan": parse_json(metadata["plan"], str(file))}, str(file))
     beside = file.with_suffix(".json")
     if beside.is_file():
         return plan_in(read_json(beside), str(beside))
