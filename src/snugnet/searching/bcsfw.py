@@ -51,7 +51,11 @@ SAVE_EVERY = 5.0  # seconds
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bcsfw(SearchMethod):
-    """Algorithm 1 with its choices spelt out; defaults are the paper's."""
+    """Algorithm 1 with its choices spelt out.
+
+    The paper's: balanced start, sampled gradients, schedule 4 / (t + 4), no momentum. Ours: 200 steps of 64 images, one
+    exact projection of depths and options together (the paper alternates), and several candidates evaluated for real
+    (`candidates=1`: the nearest network alone, as published)."""
 
     name = "bcsfw"
     steps: int = 200
