@@ -1,9 +1,10 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
 Start at `problem` (what is solved), then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `frank_wolfe` and
-`projection`; `infeasible` explains limits.
+`projection`; `infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
 """
 
+from snugnet.solve.adaptive import AdaptiveSearch, AdaptiveStep, Evaluation, adaptive_maximise, adaptive_steps
 from snugnet.solve.frank_wolfe import (
     Block,
     FrankWolfeResult,
@@ -21,6 +22,7 @@ from snugnet.solve.frank_wolfe import (
 from snugnet.solve.infeasible import Explanation, Price, explain, fits, min_max_utilisation, shadow_prices
 from snugnet.solve.integer import best_choice, best_choices
 from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
+from snugnet.solve.posterior import EffectsPosterior
 from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts
 from snugnet.solve.projection import argmax_baseline, project, project_alternating, projection_objective
 from snugnet.solve.quadratic import balanced_start
@@ -28,8 +30,12 @@ from snugnet.solve.solution import Outcome, Solution, Status, Undecided
 
 __all__ = [
     "TOLERANCE",
+    "AdaptiveSearch",
+    "AdaptiveStep",
     "Block",
     "Choice",
+    "EffectsPosterior",
+    "Evaluation",
     "Explanation",
     "FrankWolfeResult",
     "FrankWolfeState",
@@ -47,6 +53,8 @@ __all__ = [
     "Status",
     "TraceRow",
     "Undecided",
+    "adaptive_maximise",
+    "adaptive_steps",
     "argmax_baseline",
     "balanced_start",
     "best_alpha",
