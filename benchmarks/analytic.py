@@ -19,7 +19,7 @@ import numpy as np
 from snugnet.costs.analytic import macs
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.space import plan, preset
-from snugnet.space.genes import decode
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample_many
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     million = time.perf_counter() - began
     few = genes.take(slice(0, 1000))
     began = time.perf_counter()
-    single = [macs(plan(architecture, space)) for architecture in decode(few, space)]
+    single = [macs(plan(architecture, space)) for architecture in Layout(space).decode(few)]
     one_by_one = time.perf_counter() - began
     assert single == costs[:1000].tolist()
     result = {

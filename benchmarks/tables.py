@@ -30,7 +30,7 @@ from snugnet.devices import Device, OnnxRuntime, TorchCpu
 from snugnet.devices.device import wall_clock
 from snugnet.nets.build import build_part
 from snugnet.space import parse, plan, preset
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 from snugnet.store import write_json
 
 NAIVE: dict[str, Device] = {"torch-cpu": TorchCpu(threads=1, keep_memory=False), "onnxruntime": OnnxRuntime(threads=1)}
@@ -48,7 +48,7 @@ def naive_table(device: Device) -> CostTable:
     """Block after block, mean of 20."""
     costs = {}
     with torch.inference_mode():
-        for part in distinct_parts(preset("hardcore")):
+        for part in Layout(preset("hardcore")).distinct_specs():
             example = torch.randn(1, part.in_channels, part.resolution, part.resolution)
             runnable = device.prepare(build_part(part), example)
             runnable.run()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from snugnet.data.dataset import About, InMemory, split_train_val
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample_many
 from snugnet.space.space import Head, SearchSpace, Stage, Stem
 
@@ -37,7 +37,7 @@ class Standin(nn.Module):
         return sample_many(self.space, count, rng)
 
     def forward(self, images, path):
-        genes = path if hasattr(path, "choice") else encode([path], self.space)
+        genes = path if hasattr(path, "choice") else Layout(self.space).encode([path])
         rows = np.arange(len(images)) if len(genes) > 1 else np.zeros(len(images), dtype=int)
         x = self.stem(images)
         for b, kernels in enumerate(self.blocks):

@@ -24,10 +24,10 @@ from snugnet.errors import (
 )
 from snugnet.solve import balanced_start, best_choice, project
 from snugnet.space.architecture import parse
+from snugnet.space.layout import Layout
 from snugnet.space.plan import plan
 from snugnet.space.presets import preset
 from snugnet.space.sampling import sample
-from snugnet.space.slots import distinct_parts
 from snugnet.space.space import Head, SearchSpace, Stage, Stem
 
 HARDCORE = preset("hardcore")
@@ -46,7 +46,7 @@ SMALL = SearchSpace(
 
 def latency(space, *, per_mac=1e-7, extra=0.0, margin=0.0):
     origin = {"calibration": {"margin": margin}}
-    costs = {part: per_mac * macs(part) + extra for part in distinct_parts(space)}
+    costs = {part: per_mac * macs(part) + extra for part in Layout(space).distinct_specs()}
     return CostTable(resource="latency", costs=costs, origin=origin)
 
 
@@ -173,8 +173,9 @@ def test_ten_budgets():
 
 def test_no_budget_at_all():
     found = feasible(HARDCORE, [], Budget())
-    effect = found.values(
-        [[[0.0] * len(s.choices)] * s.max_depth for s in HARDCORE.stages], [s.depths for s in HARDCORE.stages]
+    layout = Layout(HARDCORE)
+    effect = found.objective(
+        layout.split(np.zeros(layout.columns)).options, [np.array(s.depths) for s in HARDCORE.stages]
     )
     assert found.architecture(best_choice(found.problem, effect).value).depths == tuple(
         s.max_depth for s in HARDCORE.stages
@@ -205,7 +206,7 @@ def test_refusals_say_what_would_do():
 
 def test_a_conflict_names_all_and_only_what_conflicts():
     """Two devices that like opposite choices, and a third limit that has nothing to do with it."""
-    parts = distinct_parts(SMALL)
+    parts = Layout(SMALL).distinct_specs()
     one = CostTable(resource="latency", costs={p: 1.0 + (getattr(p, "kernel", 3) == 3) for p in parts})
     two = CostTable(resource="latency", costs={p: 1.0 + (getattr(p, "kernel", 3) == 5) for p in parts})
     loose = feasible(SMALL, {"latency@a": one, "latency@b": two}, {"latency@a": "1s", "latency@b": "1s"})
@@ -233,7 +234,7 @@ def test_free_middle_widths_stand_at_their_start():
 
 def test_a_refusal_names_the_memory_limit_that_took_the_cheap_choices():
     """The quick choice needs much memory: with that ruled out, no network is quick enough."""
-    parts = distinct_parts(SMALL)
+    parts = Layout(SMALL).distinct_specs()
     quick_when_wide = CostTable(
         resource="latency", costs={p: 1.0 + (getattr(p, "mid_channels", 99) < 40) for p in parts}
     )
@@ -246,9 +247,10 @@ def test_a_refusal_names_the_memory_limit_that_took_the_cheap_choices():
 def test_points_spread_over_the_whole_space():
     found = feasible(SMALL, [], {"memory": "60KiB", "macs": "60%"})
     alphas, betas = found.spread(balanced_start(found.problem).value)
-    for stage, alpha, beta in zip(SMALL.stages, alphas, betas):
-        assert [len(row) for row in alpha] == [len(stage.choices)] * stage.max_depth
-        np.testing.assert_allclose([row.sum() for row in alpha], 1)
+    for stage, rows, beta in zip(SMALL.stages, Layout(SMALL).by_stage(alphas), betas):
+        alpha = np.stack(rows)
+        assert alpha.shape == (stage.max_depth, len(stage.choices))
+        np.testing.assert_allclose(alpha.sum(axis=1), 1)
         assert beta.shape == (len(stage.depths),)
         assert beta.sum() == pytest.approx(1)
 

@@ -8,7 +8,7 @@ from snugnet.costs.analytic import macs
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.errors import Infeasible
 from snugnet.space import plan, preset, sample
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem
 
 COUPLED = SearchSpace(
@@ -45,7 +45,7 @@ FREE = SearchSpace(
 def moody(space):
     """A table in which larger is not dearer: only looking everywhere helps."""
     rng = np.random.default_rng(0)
-    return CostTable(resource="latency", costs={p: float(rng.uniform(1, 2)) for p in distinct_parts(space)})
+    return CostTable(resource="latency", costs={p: float(rng.uniform(1, 2)) for p in Layout(space).distinct_specs()})
 
 
 TABLES = {

@@ -11,7 +11,7 @@ from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import TableMismatch, UnknownName
 from snugnet.nets import build_part, build_plan
 from snugnet.space import largest, plan, preset, sample, smallest, zoo
-from snugnet.space.genes import decode
+from snugnet.space.layout import Layout
 from snugnet.space.plan import BlockSpec
 from snugnet.space.presets import names
 from snugnet.space.sampling import sample_many
@@ -108,7 +108,7 @@ def test_vectorised_costs_equal_one_by_one(name):
     genes = sample_many(space, 60, np.random.default_rng(1))
     for function, combine in ((macs, "sum"), (params, "sum"), (peak_memory, "max")):
         many = costs_of_many(space, genes, function, combine)
-        assert many.tolist() == [function(plan(a, space)) for a in decode(genes, space)]
+        assert many.tolist() == [function(plan(a, space)) for a in Layout(space).decode(genes)]
 
 
 @pytest.mark.parametrize("resource", ["macs", "params", "model_size", "memory"])

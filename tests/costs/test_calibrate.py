@@ -8,7 +8,7 @@ from snugnet.costs.calibrate import calibrate, edge_numbers, upper_bound
 from snugnet.costs.measure import spread_networks
 from snugnet.errors import BadInput
 from snugnet.space import plan, preset
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 
 SPACE = preset("hardcore")
 
@@ -53,7 +53,7 @@ def test_noise_does_not_spoil_it_and_the_margin_covers_it():
 def test_no_part_becomes_free_or_negative():
     seen = networks(16, 0)
     fit = calibrate(alone, seen, [0.2 * sum(map(alone, n.parts)) - 0.02 * len(n.parts) for n in seen])
-    assert all(fit.cost(part, alone(part)) > 0 for part in distinct_parts(SPACE))
+    assert all(fit.cost(part, alone(part)) > 0 for part in Layout(SPACE).distinct_specs())
 
 
 def test_the_bound_is_the_textbook_one():

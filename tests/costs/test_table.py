@@ -16,7 +16,7 @@ from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, TableMismatch
 from snugnet.nets.build import Network
 from snugnet.space import largest, plan, preset, smallest
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 
 QUICK = TimingSettings(seconds=30, least_passes=6, most_passes=6, warmup=1)
 
@@ -59,7 +59,7 @@ def table(tmp_path_factory):
 
 
 def test_every_part_is_measured_once_and_networks_are_predicted(table):
-    assert set(table.costs) == set(distinct_parts(SPACE))
+    assert set(table.costs) == set(Layout(SPACE).distinct_specs())
     for end in (smallest, largest):
         network = plan(end(SPACE), SPACE)
         assert table.of_network(network) == pytest.approx(1.07 * analytic.params(network) / 1e3, rel=0.01)

@@ -18,7 +18,7 @@ from snugnet.costs.calibrate import calibrate
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.solve import balanced_start, best_alpha, best_choices, frank_wolfe, project
 from snugnet.space import plan, sample
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 from snugnet.store import sha256
 
 HERE = Path(__file__).parent
@@ -79,7 +79,7 @@ def weights_of(module):
 
 def recorded_latency(of):
     """A table calibrated on recorded timings: the recording is a formula, so that it needs no file."""
-    parts = distinct_parts(of)
+    parts = Layout(of).distinct_specs()
     rng = np.random.default_rng(7)
     macs = exact_table(of, "macs")
     alone = {part: 1e-6 * macs.of_part(part) + 0.01 + 0.005 * rng.random() for part in parts}

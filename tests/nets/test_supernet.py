@@ -19,7 +19,7 @@ from snugnet.space import (
     sample,
     smallest,
 )
-from snugnet.space.genes import concatenate, decode, encode
+from snugnet.space.layout import Layout, concatenate
 from snugnet.space.presets import names
 
 
@@ -97,7 +97,7 @@ def test_a_path_per_image_equals_each_image_alone(name):
     x, paths = images(space, 9), supernet.sample_paths(9, rng)
     with torch.no_grad():
         together = supernet(x, paths)
-        alone = torch.cat([supernet(x[i : i + 1], a) for i, a in enumerate(decode(paths, space))])
+        alone = torch.cat([supernet(x[i : i + 1], a) for i, a in enumerate(Layout(space).decode(paths))])
     assert (together - alone).abs().max() <= 1e-6 * max(1.0, float(alone.abs().max()))
 
 
@@ -108,7 +108,7 @@ def test_training_gradients_agree_when_all_images_take_one_path(name):
     x = images(space, 6)
     labels = torch.arange(6) % 5
     gradients = []
-    for what in (architecture, encode([architecture] * 6, space)):
+    for what in (architecture, Layout(space).encode([architecture] * 6)):
         supernet = lived_in(space).train()
         supernet.head.dropout.p = 0.0
         F.cross_entropy(supernet(x, what), labels).backward()
@@ -129,7 +129,7 @@ def test_gradients_of_mixed_paths_are_the_sum_of_each_images_own():
     F.cross_entropy(supernet(x.to(memory_format=torch.channels_last), paths), labels, reduction="sum").backward()
     together = {n: p.grad.clone() for n, p in supernet.named_parameters() if p.grad is not None}
     supernet.zero_grad()
-    for i, architecture in enumerate(decode(paths, space)):
+    for i, architecture in enumerate(Layout(space).decode(paths)):
         F.cross_entropy(supernet(x[i : i + 1], architecture), labels[i : i + 1], reduction="sum").backward()
     for name, parameter in supernet.named_parameters():
         if name in together:
@@ -139,7 +139,7 @@ def test_gradients_of_mixed_paths_are_the_sum_of_each_images_own():
 def test_what_batch_norm_normalises_over():
     """A channel's statistics come from all images of the layer (and kernel), whatever their expansions."""
     space = SPACES["hardcore-lowres"]
-    small_one, large_one = (encode([a], space) for a in (smallest(space), largest(space)))
+    small_one, large_one = (Layout(space).encode([a]) for a in (smallest(space), largest(space)))
     supernet = lived_in(space).train()
     block = supernet.blocks()[1]
     norm = block.operations[0].expand.norm
@@ -150,7 +150,7 @@ def test_what_batch_norm_normalises_over():
 
 
 def one_hot(space: SearchSpace, architecture, dtype=torch.float64) -> tuple[list, list]:
-    genes = encode([architecture], space)
+    genes = Layout(space).encode([architecture])
     alpha, beta = [], []
     for s, stage in enumerate(space.stages):
         for d in range(stage.max_depth):
@@ -215,7 +215,7 @@ def test_per_image_one_hot_gradient_is_the_inner_product_with_every_choice():
     space = preset("hardcore-lowres", classes=3, resolution=8, width=0.25)
     supernet = lived_in(space).double()
     x, labels = images(space, 4).double(), torch.tensor([0, 1, 2, 0])
-    architectures = decode(supernet.sample_paths(4, np.random.default_rng(5)), space)
+    architectures = Layout(space).decode(supernet.sample_paths(4, np.random.default_rng(5)))
     singles = [one_hot(space, a) for a in architectures]
     alpha = [torch.stack([s[0][b] for s in singles]).requires_grad_() for b in range(len(supernet.blocks()))]
     beta = [torch.stack([s[1][b] for s in singles]).requires_grad_() for b in range(len(space.stages))]

@@ -11,16 +11,15 @@ from snugnet.budgets import Budget, FeasibleSet, cheapest, dearest, feasible
 from snugnet.costs.check import Check, CheckedNetwork
 from snugnet.costs.table import CostTable, exact_table, save_table, space_id
 from snugnet.deploy.certificate import Certificate, Line
-from snugnet.searching.choice_effects import ChoiceEffects, Prediction, columns, features
+from snugnet.searching.choice_effects import ChoiceEffects, Prediction
 from snugnet.searching.front import FrontPoint
 from snugnet.searching.result import SearchResult
 from snugnet.solve import balanced_start, best_choice
 from snugnet.space.architecture import Architecture
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.plan import plan
 from snugnet.space.reading import find_space
 from snugnet.space.sampling import sample
-from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.store import write_json, write_text
 
@@ -51,7 +50,7 @@ def made_up_table(space: SearchSpace) -> CostTable:
     """Milliseconds that grow with MACs, plus a little of everything else; a few whole networks beside them."""
     rng = np.random.default_rng(0)
     macs = exact_table(space, "macs")
-    costs = {p: 2e-7 * macs.of_part(p) + 0.008 + 0.012 * rng.random() for p in distinct_parts(space)}
+    costs = {p: 2e-7 * macs.of_part(p) + 0.008 + 0.012 * rng.random() for p in Layout(space).distinct_specs()}
     alone = {part: (1.1 * cost, 1.08 * cost, 1.13 * cost) for part, cost in costs.items()}
     bare = CostTable(resource="latency", costs=costs)
     rows = []
@@ -97,7 +96,7 @@ def made_up_effects(space: SearchSpace) -> ChoiceEffects:
         effect += [0.01 * depth for depth in range(len(stage.depths))]
     prediction = Prediction(correlation=0.91, error=0.02, networks=48)
     value = np.array(effect)
-    assert len(value) == columns(space)
+    assert len(value) == Layout(space).columns
     doubt = np.full(len(value), 0.004)
     return ChoiceEffects(
         value=value,
@@ -114,7 +113,7 @@ def made_up_effects(space: SearchSpace) -> ChoiceEffects:
 
 
 def accuracy_of(architecture: Architecture, space: SearchSpace, effects: ChoiceEffects) -> float:
-    value = float(features(space, encode([architecture], space))[0] @ effects.value)
+    value = float(Layout(space).features(Layout(space).encode([architecture]))[0] @ effects.value)
     wobble = (sum(str(architecture).encode()) % 97) / 97 - 0.5
     return min(0.995, 0.80 + 0.16 * value + 0.004 * wobble)
 
@@ -172,14 +171,14 @@ def certificate(found: SearchResult, limit: float) -> Certificate:
 
 def _search(inside: FeasibleSet, effects: ChoiceEffects, budget: Budget) -> SearchResult:
     best = best_choice(inside.problem, effects.values(inside)).value
-    architecture = inside.architecture(best)
+    architecture, layout = inside.architecture(best), inside.left.layout
     accuracy = accuracy_of(architecture, inside.space, effects)
     start_alpha, start_beta = inside.spread(balanced_start(inside.problem).value)
     alpha, beta = inside.spread(inside.problem.point(best))
     details = {
-        "alpha": [[(0.9 * row + 0.1 / len(row)).tolist() for row in rows] for rows in alpha],
+        "alpha": layout.by_stage([(0.9 * a + 0.1 / len(a)).tolist() for a in alpha]),
         "beta": [b.tolist() for b in beta],
-        "start_alpha": [[row.tolist() for row in rows] for rows in start_alpha],
+        "start_alpha": layout.by_stage([a.tolist() for a in start_alpha]),
         "start_beta": [b.tolist() for b in start_beta],
     }
     return SearchResult(

@@ -8,7 +8,7 @@ from snugnet.costs.table import CostTable, exact_table
 from snugnet.data import load
 from snugnet.nets import Supernet
 from snugnet.space import Head, SearchSpace, Stage, Stem
-from snugnet.space.slots import distinct_parts
+from snugnet.space.layout import Layout
 from snugnet.training import methods, train
 
 
@@ -35,7 +35,7 @@ def fake_latency(space: SearchSpace) -> CostTable:
     """A measured-looking table: milliseconds that grow with MACs, plus a little of everything else."""
     rng = np.random.default_rng(0)
     macs = exact_table(space, "macs")
-    costs = {part: 1e-6 * macs.of_part(part) + 0.01 + 0.005 * rng.random() for part in distinct_parts(space)}
+    costs = {part: 1e-6 * macs.of_part(part) + 0.01 + 0.005 * rng.random() for part in Layout(space).distinct_specs()}
     return CostTable(resource="latency", costs=costs)
 
 

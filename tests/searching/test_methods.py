@@ -17,14 +17,14 @@ from snugnet.evaluate.scoring import ImageCache
 from snugnet.nets import Supernet
 from snugnet.searching import Bcsfw, Evolution, Instant, Random, SearchResult, load_result
 from snugnet.searching.bcsfw import MeanGradient
-from snugnet.searching.choice_effects import ChoiceEffects, corrected, features, from_paths
+from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_paths
 from snugnet.searching.context import search_context
 from snugnet.searching.feasible_sampler import FeasibleSampler
 from snugnet.searching.front import front
 from snugnet.searching.objective import RelaxedObjective, fixed_weights
 from snugnet.searching.search import search
 from snugnet.space import parse, preset
-from snugnet.space.genes import decode
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample_many
 from snugnet.store import read_journal
 
@@ -162,7 +162,7 @@ def test_random_networks_within_limits_are_uniform(tiny_supernet, tables):
     rng = np.random.default_rng(0)
     sampled = within.sample(3000, rng)
     assert set(sampled) <= fitting
-    walked = decode(within._walk(3000, rng), space)
+    walked = Layout(space).decode(within._walk(3000, rng))
     assert set(walked) <= fitting
     # The walk and rejection draw from one distribution: compare mean costs, whose spread is known.
     costs = [np.array([limits.cost(a)["latency"] for a in drawn]) for drawn in (sampled, walked)]
@@ -182,11 +182,11 @@ def test_regression_recovers_planted_worths(tiny_supernet):
     """Losses that are exactly additive, with image difficulty on top, are predicted and searched exactly."""
     space, rng = tiny_supernet.space, np.random.default_rng(0)
     genes = sample_many(space, 60, rng)
-    x = features(space, genes)
+    x = Layout(space).features(genes)
     true = rng.normal(size=x.shape[1])
     prior = from_paths_like(true + rng.normal(size=len(true)) * 0.5)
-    fitted = corrected(prior, space, decode(genes, space), (x @ true + 3.0).tolist())
-    fresh = features(space, sample_many(space, 200, rng))
+    fitted = corrected(prior, space, Layout(space).decode(genes), (x @ true + 3.0).tolist())
+    fresh = Layout(space).features(sample_many(space, 200, rng))
     assert np.corrcoef(fresh @ fitted.value, fresh @ true)[0, 1] > 0.98
     assert fitted.left_out.correlation > fitted.prior.correlation
 
@@ -315,13 +315,13 @@ def test_a_prior_of_the_wrong_sign_is_dropped(tiny_supernet, seed):
     """What is claimed of left-out networks must be what fresh networks show."""
     space, rng = tiny_supernet.space, np.random.default_rng(seed)
     genes = sample_many(space, 24, rng)
-    x = features(space, genes)
+    x = Layout(space).features(genes)
     true = rng.normal(size=x.shape[1])
     noise = rng.normal(size=len(x)) * 0.2 * np.std(x @ true)
-    fitted = corrected(from_paths_like(-true), space, decode(genes, space), (x @ true + noise).tolist())
-    fresh = features(space, sample_many(space, 400, rng))
+    fitted = corrected(from_paths_like(-true), space, Layout(space).decode(genes), (x @ true + noise).tolist())
+    fresh = Layout(space).features(sample_many(space, 400, rng))
     truth = float(np.corrcoef(fresh @ fitted.value, fresh @ true)[0, 1])
-    unaided = corrected(from_paths_like(0 * true), space, decode(genes, space), (x @ true + noise).tolist())
+    unaided = corrected(from_paths_like(0 * true), space, Layout(space).decode(genes), (x @ true + noise).tolist())
     assert np.allclose(fitted.value, unaided.value) and np.allclose(fitted.error, unaided.error, atol=1e-9, rtol=0.5)
     assert fitted.left_out.correlation <= truth + 0.15
 
@@ -372,7 +372,7 @@ def test_the_mean_gradient_weighs_options_where_they_run(tiny_supernet, tables):
             for s, stage in enumerate(space.stages)
             for position in range(stage.max_depth)
         ]
-        mean.add(space, alpha, beta, [w * share for w, share in zip(effect, running)], level)
+        mean.add(Layout(space), alpha, beta, [w * share for w, share in zip(effect, running)], level)
     values = mean.values(inside)
     found = [np.array(row) for row in values.options]
     for told, row in zip(found, effect):

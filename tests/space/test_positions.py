@@ -7,10 +7,9 @@ from snugnet.costs import analytic
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import BadArchitecture, BadSpace
 from snugnet.space.architecture import parse
-from snugnet.space.genes import decode, encode
+from snugnet.space.layout import Layout
 from snugnet.space.plan import plan
 from snugnet.space.sampling import largest, sample_balanced, sample_many, smallest
-from snugnet.space.slots import distinct_parts, slots
 from snugnet.space.space import BlockChoice, Head, SearchSpace, Stage, Stem
 from snugnet.space.stored import space_from_json, space_to_json
 
@@ -38,20 +37,23 @@ def test_counting_sampling_and_the_codec_agree():
         sample_many(SPACE, 300, rng, "networks"),
         sample_balanced(SPACE, 300, rng),
     ):
-        networks = decode(genes, SPACE)
+        networks = Layout(SPACE).decode(genes)
         assert len(set(networks)) == SPACE.count
-        assert decode(encode(networks, SPACE), SPACE) == networks
+        assert Layout(SPACE).decode(Layout(SPACE).encode(networks)) == networks
         assert all(parse(str(network), SPACE) == network for network in networks[:20])
         expected = [sum(map(analytic.macs, plan(network, SPACE).parts)) for network in networks[:20]]
         np.testing.assert_allclose(costs_of_many(SPACE, genes, analytic.macs)[:20], expected)
-        listed = set(distinct_parts(SPACE))
+        listed = set(Layout(SPACE).distinct_specs())
         assert all(part in listed for network in networks for part in plan(network, SPACE).parts)
 
 
 def test_ends_and_slots():
     assert str(largest(SPACE)) == "r16 c8 | c16 k5e2 k3e4s k7e3 | c24 k5e2 | f32"
     assert str(smallest(SPACE)) == "r16 c8 | c16 k3e2 | c24 k3e2 | f32"
-    assert [[len(row) for row in stage] for stage in slots(SPACE).blocks] == [[2, 3, 1], [2]]
+    assert [[len(row) for row in stage] for stage in Layout(SPACE).by_stage(Layout(SPACE).slot_specs)] == [
+        [2, 3, 1],
+        [2],
+    ]
 
 
 def test_a_choice_of_another_position_is_refused():

@@ -27,11 +27,10 @@ from snugnet.space import (
     smallest,
 )
 from snugnet.space.architecture import read_text_form
-from snugnet.space.genes import decode, encode
+from snugnet.space.layout import Layout
 from snugnet.space.plan import check_plan, plan_from_json, plan_to_json
 from snugnet.space.presets import PRESETS, names
 from snugnet.space.sampling import crossover_many, mutate_many, sample_balanced, sample_many
-from snugnet.space.slots import distinct_parts, slots
 
 
 def small_space(**changes) -> SearchSpace:
@@ -53,7 +52,7 @@ def all_architectures(space: SearchSpace) -> set[Architecture]:
     """Every member of a tiny space, the slow way: sample until nothing new comes."""
     rng, found = np.random.default_rng(0), set()
     for _ in range(200):
-        found |= set(decode(sample_many(space, 200, rng, "networks"), space))
+        found |= set(Layout(space).decode(sample_many(space, 200, rng, "networks")))
     return found
 
 
@@ -91,13 +90,13 @@ def test_count_is_exact(space):
 def test_sampling_over_networks_is_uniform():
     space = small_space()
     rng = np.random.default_rng(1)
-    drawn = decode(sample_many(space, 20_000, rng, "networks"), space)
+    drawn = Layout(space).decode(sample_many(space, 20_000, rng, "networks"))
     _, counts = np.unique([str(a) for a in drawn], return_counts=True)
     expected = 20_000 / space.count
     chi2 = float(((counts - expected) ** 2 / expected).sum())
     assert len(counts) == space.count
     assert chi2 < space.count + 5 * np.sqrt(2 * space.count)
-    shallow = np.mean([a.depths[1] == 1 for a in decode(sample_many(space, 4000, rng), space)])
+    shallow = np.mean([a.depths[1] == 1 for a in Layout(space).decode(sample_many(space, 4000, rng))])
     assert 0.45 < shallow < 0.55  # over choices: every depth as likely, though few networks are shallow
 
 
@@ -105,11 +104,11 @@ def test_sampling_over_networks_is_uniform():
 def test_round_trips_by_the_thousand(name):
     space = preset(name)
     genes = sample_many(space, 10_000 if name in PRESETS else 1_000, np.random.default_rng(2))
-    architectures = decode(genes, space)
+    architectures = Layout(space).decode(genes)
     for architecture in architectures:
         assert parse(str(architecture), space) == architecture
         assert from_json(architecture.to_json(), space) == architecture
-    assert decode(encode(architectures[:300], space), space) == architectures[:300]
+    assert Layout(space).decode(Layout(space).encode(architectures[:300])) == architectures[:300]
 
 
 @pytest.mark.parametrize("name", names())
@@ -121,8 +120,8 @@ def test_mutation_and_crossover_stay_in_the_space(name):
     assert crossover(space, one, one, rng) == one
     genes = sample_many(space, 300, rng)
     for child in (
-        *decode(mutate_many(space, genes, rng, 0.3), space),
-        *decode(crossover_many(space, genes, genes.take(slice(None, None, -1)), rng), space),
+        *Layout(space).decode(mutate_many(space, genes, rng, 0.3)),
+        *Layout(space).decode(crossover_many(space, genes, genes.take(slice(None, None, -1)), rng)),
         mutate(space, one, rng, 1.0),
         crossover(space, one, other, rng),
     ):
@@ -146,21 +145,21 @@ def test_extremes_belong_and_plans_fit_together(name):
         made = plan(architecture, space)
         check_plan(made)
         assert plan_from_json(plan_to_json(made)) == made
-        missing = set(made.parts) - set(distinct_parts(space, widths_per_range=10**6 if "tf" in name else 3))
+        missing = set(made.parts) - set(Layout(space).distinct_specs(widths_per_range=10**6 if "tf" in name else 3))
         assert not missing
 
 
 def test_slots_hold_the_parts_of_every_network():
     space = preset("hardcore")
-    arranged = slots(space)
+    specs = Layout(space).by_stage(Layout(space).slot_specs)
     architecture = sample(space, np.random.default_rng(6))
     made = plan(architecture, space)
-    for stage, blocks in zip(made.stages, arranged.blocks):
+    for stage, blocks in zip(made.stages, specs):
         for part, offered in zip(stage, blocks):
             assert part in offered
-    assert len(distinct_parts(space)) == 1 + 1 + 5 * 2 * 12 + 1
+    assert len(Layout(space).distinct_specs()) == 1 + 1 + 5 * 2 * 12 + 1
     with pytest.raises(BadSpace, match="several input resolutions"):
-        slots(preset("attentive"))
+        Layout(preset("attentive")).require_additive()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,7 @@ def test_a_stage_is_sound_or_refused(widths, depths, stride, choices):
     assert min(depths) > 0
     assert stride in (1, 2)
     rng = np.random.default_rng(0)
-    for architecture in decode(sample_many(space, 5, rng), space):
+    for architecture in Layout(space).decode(sample_many(space, 5, rng)):
         check(architecture, space)
         plan(architecture, space)
 
@@ -303,7 +302,7 @@ def test_balanced_sampling_is_uniform_and_even(name):
     space = preset(name)
     rng = np.random.default_rng(7)
     batches = [sample_balanced(space, 30, rng) for _ in range(400)]
-    for architecture in decode(batches[0], space):
+    for architecture in Layout(space).decode(batches[0]):
         check(architecture, space)
     for s, stage in enumerate(space.stages):
         counts = np.array([np.bincount(b.depth[:, s], minlength=len(stage.depths)) for b in batches])

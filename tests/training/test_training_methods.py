@@ -6,7 +6,7 @@ import torch
 from snugnet.errors import BadInput
 from snugnet.nets.supernet import Supernet
 from snugnet.seeds import Seed
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.presets import preset
 from snugnet.space.sampling import largest
 from snugnet.training import methods
@@ -110,7 +110,7 @@ def test_paths_leave_the_largest_network_step_by_step():
     shares = []
     for epoch in (0.0, 1.0, 2.0):
         paths = one_step(method, Standin(), epoch=epoch)[0].calls[0]
-        top = encode([largest(SPACE)], SPACE)
+        top = Layout(SPACE).encode([largest(SPACE)])
         shares.append(float((paths.choice[:, 0] == top.choice[:, 0]).mean()))
     assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0 and shares[2] < shares[1]
 

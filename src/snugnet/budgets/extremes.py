@@ -8,12 +8,12 @@ range and at their start: costs rise with the middle width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snugnet.costs.table import CostTable
 from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.plan import block_part, head_part, plan, stem_part
+from snugnet.space.layout import Layout, Place
+from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
 
 Way = tuple[float, tuple[StageChoice, ...]]
@@ -39,91 +39,59 @@ def dearest(space: SearchSpace, table: CostTable) -> Extreme:
 
 def _extreme(space: SearchSpace, table: CostTable, sign: float) -> Extreme:
     """The network that minimises sign * cost."""
-    found: list[tuple[float, Architecture]] = []
-    for size in space.resolutions:
-        for stem in space.stem.widths:
-            first = stem_part(space, stem, size)
-            ways: dict[int, Way] = {stem: (table.of_part(first), ())}
-            resolution = first.out_resolution
-            for index, stage in enumerate(space.stages):
-                ways = _through(space, table, index, ways, resolution, sign)
-                resolution = -(-resolution // stage.stride)
+    layout, networks = Layout(space), []
+    for resolution in space.resolutions:
+        heads = layout.head_specs(resolution)
+        for stem in layout.stem_specs(resolution):
+            ways: dict[int, Way] = {stem.out_channels: (table.of_part(stem), ())}
+            for index in range(len(space.stages)):
+                ways = _through(layout, table, index, ways, resolution, sign)
             for before, (cost, stages) in ways.items():
-                for head in space.head.widths:
-                    total = table.combined((cost, table.of_part(head_part(space, head, before, resolution))))
-                    network = Architecture(resolution=size, stem=stem, stages=stages, head=head)
-                    found.append((total, network))
-    best = min(found, key=lambda way: sign * way[0])
+                for width, head in zip(space.head.widths, heads[space.stages[-1].widths.index(before)]):
+                    total = table.combined((cost, table.of_part(head)))
+                    network = Architecture(resolution=resolution, stem=stem.out_channels, stages=stages, head=width)
+                    networks.append((total, network))
+    best = min(networks, key=lambda way: sign * way[0])
     # Summed once more in the network's own order, so that it equals what others get for this network.
     return Extreme(table.of_network(plan(best[1], space)), best[1])
 
 
 def _through(
-    space: SearchSpace,
-    table: CostTable,
-    index: int,
-    ways: dict[int, Way],
-    resolution: int,
-    sign: float,
+    layout: Layout, table: CostTable, index: int, ways: dict[int, Way], resolution: int, sign: float
 ) -> dict[int, Way]:
     """The best way to leave stage `index` with each of its widths."""
-    stage = space.stages[index]
-    later_resolution = -(-resolution // stage.stride)
+    stage = layout.space.stages[index]
+    places = [p for p in layout.places(index, resolution) if p.position or p.in_channels in ways]
+    blocks = {place: _blocks(layout, table, place, sign) for place in places}
     after: dict[int, Way] = {}
     for width in stage.widths:
-        rest = [
-            dict(_blocks(space, table, index, width, width, position, later_resolution, sign))
-            for position in range(1, stage.max_depth)
-        ]
+        rest = [blocks[p] for p in places if p.position and p.out_channels == width]  # the last serves those behind it
         options: list[Way] = []
-        for before, (cost, stages) in ways.items():
-            for choice, (price, block) in _blocks(space, table, index, before, width, 0, resolution, sign):
+        for place in places:
+            if place.position or place.out_channels != width:
+                continue
+            cost, stages = ways[place.in_channels]
+            for choice, (price, block) in enumerate(blocks[place]):
                 for depth in stage.depths:
-                    follow = [
-                        options_there[choice]
-                        if stage.per == "stage"
-                        else min(options_there.values(), key=lambda option: sign * option[0])
-                        for options_there in rest[: depth - 1]
+                    later = [rest[min(position, len(rest) - 1)] for position in range(depth - 1)]
+                    following = [
+                        row[choice] if stage.per == "stage" else min(row, key=lambda r: sign * r[0]) for row in later
                     ]
-                    total = table.combined((cost, price, *(price for price, _ in follow)))
-                    made = StageChoice(width=width, blocks=(block, *(block for _, block in follow)))
-                    options.append((total, (*stages, made)))
+                    total = table.combined((cost, price, *(c for c, _ in following)))
+                    chosen = StageChoice(width=width, blocks=(block, *(b for _, b in following)))
+                    options.append((total, (*stages, chosen)))
         after[width] = min(options, key=lambda way: sign * way[0])
     return after
 
 
-def _blocks(
-    space: SearchSpace,
-    table: CostTable,
-    index: int,
-    before: int,
-    width: int,
-    position: int,
-    resolution: int,
-    sign: float,
-) -> Iterator[tuple[int, tuple[float, Block]]]:
-    """Every choice of a stage for one block, at its best middle width: (choice, (cost, block))."""
-    for number, choice in enumerate(space.stages[index].choices_at(position)):
-        mid_range = space.mid_range(choice, before)
-        tried = (
-            {mid_range.start, mid_range.stop - 1, space.rules.mid_channels(choice, before)}
-            if choice.expand_range
-            else {None}
-        )
-        ways = []
-        for mid_channels in sorted(tried, key=lambda m: m or 0):
-            part = block_part(
-                space,
-                index,
-                number,
-                in_channels=before,
-                width=width,
-                position=position,
-                resolution=resolution,
-                mid_channels=mid_channels,
-            )
-            block = Block(
-                kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels
-            )
-            ways.append((table.of_part(part), block))
-        yield number, min(ways, key=lambda way: sign * way[0])
+def _blocks(layout: Layout, table: CostTable, place: Place, sign: float) -> list[tuple[float, Block]]:
+    """(cost, block) of every choice at a place, each at its best middle width."""
+    best = []
+    for number, choice in enumerate(layout.choices(place.stage, place.position)):
+        mid_channels: list[int | None] = [None]
+        if choice.expand_range:
+            mid_range, start = layout.mid_range(place, number), layout.block_spec(place, number).mid_channels
+            mid_channels = [*sorted({mid_range.start, mid_range.stop - 1, start})]
+        ways = [(table.of_part(layout.block_spec(place, number, m)), Block.of(choice, m)) for m in mid_channels]
+        best.append(min(ways, key=lambda way: sign * way[0]))
+    return best

@@ -43,15 +43,16 @@ def _places(
     """Every place with something to choose: its choices as (name, worth, standard error)."""
     import numpy as np
 
-    from snugnet.searching.choice_effects import split
+    from snugnet.space.layout import Layout
 
-    options, depths = split(space, np.array(saved[kind]))
-    doubts, depth_doubts = split(space, np.array(saved[_TITLES[kind][0]]))
+    layout = Layout(space)
+    effects, errors = layout.split(np.array(saved[kind])), layout.split(np.array(saved[_TITLES[kind][0]]))
+    options, doubts = layout.by_stage(effects.options), layout.by_stage(errors.options)
     for s, stage in enumerate(space.stages):
-        for d, (row, errors) in enumerate(zip(options[s], doubts[s])):
-            names = [choice.label for choice in stage.choices_at(d)]
+        for d, (row, doubt) in enumerate(zip(options[s], doubts[s])):
+            names = [choice.label for choice in layout.choices(s, d)]
             if len(names) > 1:
-                yield f"stage {s + 1}, block {d + 1}", list(zip(names, row.tolist(), errors.tolist()))
+                yield f"stage {s + 1}, block {d + 1}", list(zip(names, row.tolist(), doubt.tolist()))
         if len(stage.depths) > 1:
             numbers = [str(depth) for depth in stage.depths]
-            yield f"stage {s + 1}, depth", list(zip(numbers, depths[s].tolist(), depth_doubts[s].tolist()))
+            yield f"stage {s + 1}, depth", list(zip(numbers, effects.depths[s].tolist(), errors.depths[s].tolist()))

@@ -30,10 +30,9 @@ from snugnet.errors import BadInput, SnugnetError
 from snugnet.nets.build import build_part, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
-from snugnet.space.genes import concatenate, decode, encode
+from snugnet.space.layout import Layout, concatenate
 from snugnet.space.plan import LayerSpec, NetworkSpec, plan
 from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
-from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
 from snugnet.store import check_writable
@@ -61,7 +60,7 @@ def measure(
     check_batch(batch)
     if out is not None:
         check_writable(out)
-    parts = distinct_parts(space)
+    parts = Layout(space).distinct_specs()
     chosen = spread_networks(space, networks, np.random.default_rng([rules.seed, 16]))
     plans = [plan(architecture, space) for architecture in chosen]
     about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch, "versions": versions()}
@@ -177,12 +176,13 @@ def spread_networks(
     """
     if count < 1:
         raise BadInput("the number of networks must be at least 1", value=count, remedy="Ask for 16 or 24.")
-    ends = [encode([end(space)] * _PER_KIND, space) for end in (smallest, largest)]
+    layout = Layout(space)
+    ends = [layout.encode([end(space)] * _PER_KIND) for end in (smallest, largest)]
     drawn = [mutate_many(space, end, rng, share) for end in ends for share in (0.15, 0.35, 0.6)]
     genes = concatenate([*drawn, sample_many(space, _PER_KIND, rng)])
     size = costs_of_many(space, genes, analytic.macs)
     targets = np.linspace(size.min(), size.max(), 2 * count + 1)[1::2]
-    candidates = decode(genes, space)
+    candidates = layout.decode(genes)
     chosen: dict[Architecture, None] = {}
     for target in rng.permutation(targets):
         for index in np.argsort(np.abs(size - target)):

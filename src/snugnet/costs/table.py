@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from snugnet.costs import analytic
 from snugnet.errors import DamagedFile, TableMismatch, UnknownName
+from snugnet.space.layout import Layout
 from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec, part_from_json, part_to_json
-from snugnet.space.slots import distinct_parts
 from snugnet.space.space import SearchSpace
 from snugnet.space.stored import space_to_json
 from snugnet.store import as_model, read_json, sha256, write_json
@@ -106,7 +106,7 @@ class CostTable:
         """Another space of the same parts is served as well."""
         missing = []
         if self.origin.get("space_id") not in (None, space_id(space)):
-            missing = [part.label for part in distinct_parts(space) if not self._holds(part)]
+            missing = [part.label for part in Layout(space).distinct_specs() if not self._holds(part)]
         if not missing:
             return []
         example = f"{len(missing)} parts of {space.name!r} are missing, such as {missing[0]}"
@@ -168,7 +168,7 @@ def exact_table(space: SearchSpace, resource: str) -> CostTable:
     if resource not in _EXACT:
         raise UnknownName("a resource with exact costs", resource, _EXACT)
     function, combine = _EXACT[resource]
-    costs = {part: float(function(part)) for part in distinct_parts(space)}
+    costs = {part: float(function(part)) for part in Layout(space).distinct_specs()}
     return CostTable(
         resource=resource,
         costs=costs,

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from snugnet.errors import BadSpace
 from snugnet.nets.elastic import ElasticOperation, prefix_mask, runs
 from snugnet.nets.gather import IntArray
-from snugnet.space.genes import Genes
-from snugnet.space.plan import BlockSpec, block_part
-from snugnet.space.space import SearchSpace
+from snugnet.space.layout import Genes, Layout, Place, Slot
+from snugnet.space.plan import BlockSpec
 
 _NEAR = 0.7  # of the largest middle width: from here on an image counts as wide
 
@@ -51,17 +50,18 @@ class Decisions:
 class ElasticBlock(nn.Module):
     """All choices of the block at `position` of stage `stage`, in one set of weights."""
 
-    def __init__(self, space: SearchSpace, stage: int, position: int) -> None:
+    def __init__(self, layout: Layout, slot: Slot) -> None:
         super().__init__()
-        row, first = space.stages[stage], position == 0
-        self.space, self.stage, self.position = space, stage, position
-        self.in_widths = space.in_widths(stage) if first else row.widths
+        space, first = layout.space, slot.position == 0
+        row = space.stages[slot.stage]
+        self.layout, self.space, self.slot = layout, space, slot
+        self.in_widths = layout.in_widths(*slot)
         self.widths = row.widths
-        self.choices = row.choices_at(position)
+        self.choices = layout.choices(*slot)
         self.stride = row.stride if first else 1
         self.elastic_width = len(self.in_widths) > 1 or len(self.widths) > 1
         self.always = space.rules.shortcut == "always"
-        self.parts = tuple(self._part(c, self.in_widths[-1], self.widths[-1]) for c in range(len(self.choices)))
+        self.parts = tuple(self._spec(c, self.in_widths[-1], self.widths[-1]) for c in range(len(self.choices)))
         self.operation_of, groups = self._group()
         self.operations = nn.ModuleList([self._operation(choices) for choices in groups])
         mixed = any(a != b for a in self.in_widths for b in self.widths) if first else False
@@ -83,23 +83,16 @@ class ElasticBlock(nn.Module):
 
     def decisions(self, genes: Genes) -> Decisions:
         """What the rows of `genes` decide for this block (rows whose stage ends before it included)."""
-        stage, slot = self.space.stages[self.stage], self.position
-        choice = genes.choice[:, self.stage, 0 if stage.per == "stage" else slot]
-        out = genes.width[:, self.stage]
-        before = out if slot else (genes.width[:, self.stage - 1] if self.stage else genes.stem)
-        low, cells = self._low[before, choice], self._cells[before, choice]
-        where = (
-            np.rint(genes.position[:, self.stage, slot] * (cells - 1)).astype(np.int64) if stage.has_expand_range else 0
-        )
-        mid_channels = low + where
+        rows = self.layout.block_rows(genes, self.slot)
+        mid_channels = self._low[rows.in_width, rows.choice] + rows.mid
         return Decisions(
-            operation=self.operation_of[choice],
-            kernel=self._kernel[choice],
+            operation=self.operation_of[rows.choice],
+            kernel=self._kernel[rows.choice],
             mid_channels=mid_channels,
-            squeeze_channels=self._squeeze_channels[before, choice],
+            squeeze_channels=self._squeeze_channels[rows.in_width, rows.choice],
             wide=(mid_channels > _NEAR * self._widest).astype(np.int64),
-            c_in=np.array(self.in_widths)[before],
-            c_out=np.array(self.widths)[out],
+            c_in=np.array(self.in_widths)[rows.in_width],
+            c_out=np.array(self.widths)[rows.out_width],
         )
 
     def many(self, x: Tensor, made: Decisions, most: int, apart: bool) -> Tensor:
@@ -156,16 +149,9 @@ class ElasticBlock(nn.Module):
     def _pool(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, self.stride, ceil_mode=True, count_include_pad=False) if self.stride > 1 else x
 
-    def _part(self, choice: int, in_channels: int, width: int) -> BlockSpec:
-        return block_part(
-            self.space,
-            self.stage,
-            choice,
-            in_channels=in_channels,
-            width=width,
-            position=self.position,
-            resolution=self.space.resolutions[-1],
-        )
+    def _spec(self, choice: int, in_channels: int, width: int) -> BlockSpec:
+        place = Place(*self.slot, in_channels, width, self.space.resolutions[-1])
+        return self.layout.block_spec(place, choice)
 
     def _group(self) -> tuple[IntArray, list[list[int]]]:
         """Which operation serves which choice: a shared one, or one each; choices without expansion stand apart."""
@@ -173,10 +159,10 @@ class ElasticBlock(nn.Module):
         if not self.space.rules.share:
             return np.arange(len(self.parts)), [[c] for c in choices]
         for c in choices:
-            kinds = {self._part(c, width, self.widths[-1]).expands for width in self.in_widths}
+            kinds = {self._spec(c, width, self.widths[-1]).expands for width in self.in_widths}
             if len(kinds) > 1:
                 raise BadSpace(
-                    f"stage {self.stage + 1}: a choice must expand behind every input width or behind none",
+                    f"stage {self.slot.stage + 1}: a choice must expand behind every input width or behind none",
                     value=self.choices[c].label,
                     remedy="Take widths that are multiples of rules.mid_divisor, or another expansion.",
                 )
@@ -187,7 +173,7 @@ class ElasticBlock(nn.Module):
         return operation_of, groups
 
     def _operation(self, choices: list[int]) -> ElasticOperation:
-        row, rules = self.space.stages[self.stage], self.space.rules
+        row, rules = self.space.stages[self.slot.stage], self.space.rules
         parts = [self.parts[c] for c in choices]
         most = max(self.space.mid_range(self.choices[c], self.in_widths[-1])[-1] for c in choices)
         return ElasticOperation(
@@ -214,5 +200,5 @@ class ElasticBlock(nn.Module):
         self._kernel = np.array([choice.kernel for choice in choices])
         widest = self.widths[-1]
         self._squeeze_channels = np.array(
-            [[self._part(c, n, widest).se for c in range(len(choices))] for n in self.in_widths]
+            [[self._spec(c, n, widest).se for c in range(len(choices))] for n in self.in_widths]
         )

@@ -14,7 +14,7 @@ from snugnet.nets.build import Network, build
 from snugnet.nets.elastic import ElasticOperation
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.supernet import ElasticHead, Supernet
-from snugnet.space.architecture import Architecture, find_choice
+from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
 
 
@@ -25,13 +25,10 @@ def extract(supernet: Supernet, architecture: Architecture) -> Network:
     network.to(device=reference.device, dtype=reference.dtype)
     with torch.no_grad():
         _copy_unit(network.stem, supernet.stem)
-        for index, (made, blocks) in enumerate(zip(architecture.stages, network.stages)):
-            row = supernet.space.stages[index]
-            for block, plain, elastic in zip(made.blocks, blocks, supernet.stages[index]):  # type: ignore[arg-type,call-overload]
-                choices = row.choices_at(elastic.position)
-                choice = find_choice(block, choices)
-                assert choice is not None
-                _copy_block(plain, elastic, choices.index(choice), block.kernel)
+        numbers = supernet.layout.numbers(architecture)
+        for index, (chosen, blocks) in enumerate(zip(architecture.stages, network.stages)):
+            for block, plain, elastic, number in zip(chosen.blocks, blocks, supernet.stages[index], numbers[index]):  # type: ignore[arg-type,call-overload]
+                _copy_block(plain, elastic, number, block.kernel)
         _copy_head(network.head, supernet.head)
     return network.train(supernet.training)
 

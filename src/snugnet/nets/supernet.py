@@ -25,11 +25,10 @@ from snugnet.nets.blocks import activation, conv_unit, initialise
 from snugnet.nets.elastic import batch_norm, pointwise, prefix, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
-from snugnet.space.architecture import Architecture, find_choice
-from snugnet.space.genes import Genes
-from snugnet.space.plan import HeadSpec, head_part, plan
+from snugnet.space.architecture import Architecture
+from snugnet.space.layout import Genes, Layout, Slot
+from snugnet.space.plan import HeadSpec, head_spec, plan
 from snugnet.space.sampling import sample_balanced
-from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
 
 Weights = Sequence[Tensor]
@@ -42,7 +41,7 @@ class Supernet(nn.Module):
 
     def __init__(self, space: SearchSpace) -> None:
         super().__init__()
-        self.space = space
+        self.space, self.layout = space, Layout(space)
         self.stem = conv_unit(
             space.in_channels,
             space.stem.widths[-1],
@@ -52,7 +51,7 @@ class Supernet(nn.Module):
         )
         self.stages = nn.ModuleList(
             [
-                nn.ModuleList([ElasticBlock(space, index, position) for position in range(stage.max_depth)])
+                nn.ModuleList([ElasticBlock(self.layout, Slot(index, position)) for position in range(stage.max_depth)])
                 for index, stage in enumerate(space.stages)
             ]
         )
@@ -90,13 +89,9 @@ class Supernet(nn.Module):
     def _one(self, images: Tensor, architecture: Architecture) -> Tensor:
         network = plan(architecture, self.space)
         x = self._stem(self._resize(images, architecture.resolution), architecture.stem)
-        for index, (made, parts) in enumerate(zip(architecture.stages, network.stages)):
-            row = self.space.stages[index]
-            for block, part, elastic in zip(made.blocks, parts, self.stages[index]):  # type: ignore[call-overload]
-                choices = row.choices_at(elastic.position)
-                choice = find_choice(block, choices)
-                assert choice is not None
-                x = elastic.one(x, choices.index(choice), part)
+        for numbers, specs, blocks in zip(self.layout.numbers(architecture), network.stages, self.stages):
+            for number, spec, block in zip(numbers, specs, blocks):  # type: ignore[arg-type,call-overload]
+                x = block.one(x, number, spec)
         logits: Tensor = self.head.one(x, network.head)
         return logits
 
@@ -154,7 +149,7 @@ class Supernet(nn.Module):
         return torch.cat([*left, x]), np.concatenate([*left_rows, rows])
 
     def _relaxed(self, images: Tensor, alpha: Weights, beta: Weights) -> Tensor:
-        if reason := why_not_additive(self.space):
+        if reason := self.layout.why_not_additive:
             raise BadSpace(f"a space to relax must have choices per block only, but {reason}", remedy="Use evolution.")
         blocks = self.blocks()
         if len(alpha) != len(blocks) or len(beta) != len(self.stages):
@@ -198,7 +193,7 @@ class ElasticHead(nn.Module):
     def __init__(self, space: SearchSpace) -> None:
         super().__init__()
         self.space = space
-        largest = head_part(space, space.head.widths[-1], space.stages[-1].widths[-1], 1)
+        largest = head_spec(space, space.head.widths[-1], space.stages[-1].widths[-1], 1)
         self.part = largest
         self.conv = conv_unit(largest.in_channels, largest.hidden, act=largest.act)
         self.features = nn.Linear(largest.hidden, largest.pooled, bias=largest.pooled_bias) if largest.pooled else None

@@ -23,12 +23,10 @@ from snugnet.budgets import FeasibleSet, cheapest, feasible
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, DamagedFile, Infeasible, SnugnetError
 from snugnet.reporting.reading import RunFiles
-from snugnet.searching.choice_effects import columns, features, split
 from snugnet.solve import TOLERANCE, best_choice
 from snugnet.space.architecture import Architecture, parse
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.plan import plan
-from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
 
 Floats = NDArray[np.float64]
@@ -97,7 +95,7 @@ def _costs(architecture: Architecture, space: SearchSpace, tables: Mapping[str, 
 
 def why_only_evaluated(files: RunFiles, space: SearchSpace) -> str:
     """An empty text where the pool can hold solved networks, else the reason why it cannot."""
-    if reason := why_not_additive(space):
+    if reason := Layout(space).why_not_additive:
         return f"Costs of this space do not add up block by block ({reason})."
     return "" if _saved(files) is not None else files.trouble["effects"]
 
@@ -120,9 +118,9 @@ def saved_effects(files: RunFiles, space: SearchSpace) -> Floats:
             remedy="Learn them again: `snugnet search RUN --method instant`.",
         )
     effects = np.array(saved["value"], dtype=float)
-    if effects.shape != (columns(space),) or not np.isfinite(effects).all():
+    if effects.shape != (Layout(space).columns,) or not np.isfinite(effects).all():
         raise DamagedFile(
-            f"saved effects must be {columns(space)} numbers",
+            f"saved effects must be {Layout(space).columns} numbers",
             value=effects.shape,
             remedy="Learn them again: `snugnet search RUN --method instant`.",
         )
@@ -152,9 +150,10 @@ def _predicted(
     """Solved networks with the score and accuracy that lines through the evaluated ones give them."""
     if not solved:
         return
-    sums = features(space, encode(list(solved), space)) @ effects
+    layout = Layout(space)
+    sums = layout.features(layout.encode(list(solved))) @ effects
     known = [row.architecture for row in evaluated]
-    x = features(space, encode(known, space)) @ effects if known else np.zeros(0)
+    x = layout.features(layout.encode(known)) @ effects if known else np.zeros(0)
     slope, intercept, error = _line(x, np.array([row.score for row in evaluated]))
     accuracies = np.array([row.accuracy for row in evaluated], dtype=float)
     rise, level, _ = _line(x, accuracies)
@@ -217,9 +216,7 @@ class _GridSolver:
 
     def __init__(self, space: SearchSpace, tables: Mapping[str, CostTable], effects: Floats) -> None:
         self._space, self._tables = space, tables
-        options, depths = split(space, effects)
-        self._options = [[row.tolist() for row in rows] for rows in options]
-        self._depths = [row.tolist() for row in depths]
+        self._effects = Layout(space).split(effects)
         self._peaks = [name for name, table in tables.items() if table.combine == "max"]
         self._narrowed: dict[tuple[float, ...], FeasibleSet] = {}
         self._answers: list[tuple[dict[str, float], tuple[Architecture, Costs]]] = []
@@ -235,7 +232,7 @@ class _GridSolver:
         except Infeasible:
             return None
         sums = {name: limit for name, limit in bounds.items() if name not in self._peaks and limit < float("inf")}
-        objective = inside.values(self._options, self._depths)
+        objective = inside.objective(self._effects.options, self._effects.depths)
         solution = best_choice(inside.problem.with_limits(sums), objective, time_limit=_SOLVER_SECONDS)
         if not solution.ok:
             return None

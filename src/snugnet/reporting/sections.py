@@ -23,8 +23,7 @@ from snugnet.reporting.pool import (
     why_only_evaluated,
 )
 from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
-from snugnet.searching.choice_effects import split
-from snugnet.space.architecture import Architecture, find_choice
+from snugnet.space.architecture import Architecture
 from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.space import SearchSpace, Stage
 from snugnet.units import resource
@@ -85,11 +84,10 @@ def _blocks(
     architecture: Architecture, network: NetworkSpec, space: SearchSpace
 ) -> list[list[tuple[BlockSpec, float]]]:
     """Every stage's blocks, each with the expansion its choice is named by."""
-    rows = []
-    for stage, choice, parts in zip(space.stages, architecture.stages, network.stages):
-        offered = [find_choice(block, stage.choices_at(position)) for position, block in enumerate(choice.blocks)]
-        rows.append([(part, option.expand) for part, option in zip(parts, offered) if option is not None])
-    return rows
+    return [
+        [(part, block.expand) for part, block in zip(parts, stage.blocks)]
+        for stage, parts in zip(architecture.stages, network.stages)
+    ]
 
 
 def part_words(part: StemSpec | BlockSpec | HeadSpec, tables: Tables, expand: float = 0.0) -> Section:
@@ -182,11 +180,12 @@ def _effects(files: RunFiles, space: SearchSpace) -> Section:
     """What every choice adds to the score against the mean of its block, and every depth against the mean of its stage."""
     if reason := why_only_evaluated(files, space):
         return {"missing": reason}
-    options, depths = split(space, saved_effects(files, space))
-    stages = []
+    layout, stages = Layout(space), []
+    columns = layout.split(saved_effects(files, space))
+    options = layout.by_stage(columns.options)
     for index, stage in enumerate(space.stages):
         alpha = [(row - row.mean()).tolist() for row in options[index]]
-        beta = (depths[index] - depths[index].mean()).tolist()
+        beta = (columns.depths[index] - columns.depths[index].mean()).tolist()
         words = {"name": f"Stage {index + 1}", "choices": _labels(stage), "depths": list(stage.depths)}
         stages.append({**words, "alpha": alpha, "beta": beta})
     return {"stages": stages}

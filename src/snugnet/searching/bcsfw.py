@@ -42,7 +42,7 @@ from snugnet.solve import (
     project_alternating,
     projection_objective,
 )
-from snugnet.space.space import SearchSpace
+from snugnet.space.layout import Layout
 from snugnet.store import fingerprint, read_json, write_json
 
 SAVE_EVERY = 5.0  # seconds
@@ -82,18 +82,12 @@ class Bcsfw(SearchMethod):
         state, trace = self._steps(task, inside, objective, state, trace, mean)
         tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
         best = task.evaluator.best(tried, task.progress)
-        alpha, beta = inside.spread(state.point)
         details: dict[str, Any] = {
-            "alpha": [[row.tolist() for row in rows] for rows in alpha],
-            "beta": [b.tolist() for b in beta],
+            **_point_to_json(inside, state.point, ""),
             "projection": self.projection,
             "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for a in tried],
         }
-        alpha, beta = inside.spread(start)
-        details |= {
-            "start_alpha": [[row.tolist() for row in rows] for rows in alpha],
-            "start_beta": [b.tolist() for b in beta],
-        }
+        details |= _point_to_json(inside, start, "start_")
         return Outcome(architecture=best, images=objective.images, trace=trace, details=details)
 
     def _steps(
@@ -109,10 +103,10 @@ class Bcsfw(SearchMethod):
 
         def gradient(point: Point, block: Block) -> tuple[float, Sequence[Floats]]:
             alpha, beta = inside.spread(point)
-            rows = [row for stage in alpha for row in stage]
-            loss, by_block, by_stage = objective(rows, beta, at)
-            mean.add(inside.space, rows, beta, by_block, by_stage)
-            return loss, _kept(inside, by_block, by_stage, block)
+            loss, by_block, by_stage = objective(alpha, beta, at)
+            mean.add(inside.left.layout, alpha, beta, by_block, by_stage)
+            by_option, by_depth = inside.left.narrow(by_block, by_stage)
+            return loss, by_depth if block == "beta" else by_option
 
         rng = Seed(task.seed).fold_in("frank-wolfe").numpy()
         task.progress.start("Frank-Wolfe search", self.steps)
@@ -207,16 +201,14 @@ class MeanGradient:
 
     def add(
         self,
-        space: SearchSpace,
+        layout: Layout,
         alpha: Sequence[Floats],
         beta: Sequence[Floats],
         by_block: Sequence[Floats],
         by_stage: Sequence[Floats],
     ) -> None:
         running = [
-            float(beta[s][np.array(stage.depths) > position].sum())
-            for s, stage in enumerate(space.stages)
-            for position in range(stage.max_depth)
+            float(beta[s][np.array(layout.space.stages[s].depths) > position].sum()) for s, position in layout.slots
         ]
         against = [g - float(g @ a) for g, a in zip(by_block, alpha)]
         if not self.options:
@@ -228,15 +220,10 @@ class MeanGradient:
 
     def values(self, inside: FeasibleSet) -> Objective:
         """Greater is better, as the integer programme wants it."""
-        most, options, number = max(self.running), [], 0
-        for stage in inside.space.stages:
-            rows = []
-            for _ in range(stage.max_depth):
-                share = max(self.running[number], 0.1 * most)  # a slot that hardly ever ran is hardly known
-                rows.append((-self.options[number] * most / share).tolist())
-                number += 1
-            options.append(rows)
-        return inside.values(options, [(-row).tolist() for row in self.depths])
+        most = max(self.running)
+        shares = [max(running, 0.1 * most) for running in self.running]  # a slot that hardly ever ran is hardly known
+        options = [-row * most / share for row, share in zip(self.options, shares)]
+        return inside.objective(options, [-row for row in self.depths])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -254,17 +241,8 @@ class MeanGradient:
         return made
 
 
-def _kept(inside: FeasibleSet, by_block: list[Floats], by_stage: list[Floats], block: Block) -> list[Floats]:
-    """The gradient over the space, reduced to the options and depths that limits on memory left."""
-    if block == "beta":
-        picked = []
-        for index, stage in enumerate(inside.space.stages):
-            depths = inside.problem.groups[index].depths
-            picked.append(np.array([by_stage[index][stage.depths.index(d)] for d in depths]))
-        return picked
-    rows, number = [], 0
-    for index, stage in enumerate(inside.space.stages):
-        for position, kept in enumerate(inside.kept[index]):
-            rows.append(by_block[number + position][list(kept)])
-        number += stage.max_depth
-    return rows
+def _point_to_json(inside: FeasibleSet, point: Point, prefix: str) -> dict[str, Any]:
+    """A relaxed point over the whole space: alpha by [stage][position][choice], beta by [stage][depth]."""
+    alpha, beta = inside.spread(point)
+    nested = inside.left.layout.by_stage([row.tolist() for row in alpha])
+    return {f"{prefix}alpha": nested, f"{prefix}beta": [row.tolist() for row in beta]}

@@ -34,7 +34,7 @@ from snugnet.searching.objective import prepared
 from snugnet.seeds import Seed
 from snugnet.solve import Objective
 from snugnet.space.architecture import Architecture
-from snugnet.space.genes import Genes, encode
+from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ class Prediction:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChoiceEffects:
-    """Value added by every choice (positive is good), in the order of `features`; standard errors beside it."""
+    """Value added by every choice (positive is good), in the order of `Layout.features`; standard errors beside it."""
 
     value: Floats
     error: Floats
@@ -73,8 +73,8 @@ class ChoiceEffects:
 
     def values(self, inside: FeasibleSet) -> Objective:
         """As the integer programme wants them: greater is better, positions and depths of the problem."""
-        options, depths = split(inside.space, self.value)
-        return inside.values([[row.tolist() for row in rows] for rows in options], [row.tolist() for row in depths])
+        columns = inside.left.layout.split(self.value)
+        return inside.objective(columns.options, columns.depths)
 
     def to_json(self) -> dict[str, Any]:
         told = {n: None if p is None else vars(p) for n, p in (("prior", self.prior), ("left_out", self.left_out))}
@@ -97,46 +97,12 @@ class ChoiceEffects:
             ) from error
 
 
-def columns(space: SearchSpace) -> int:
-    options = sum(len(stage.choices_at(p)) for stage in space.stages for p in range(stage.max_depth))
-    return options + sum(len(stage.depths) for stage in space.stages)
-
-
-def features(space: SearchSpace, genes: Genes) -> Floats:
-    """[n, columns]: for every stage, position and choice whether it runs; then for every stage and depth."""
-    parts = []
-    for s, stage in enumerate(space.stages):
-        depth = np.array(stage.depths)[genes.depth[:, s]]
-        for d in range(stage.max_depth):
-            slot = 0 if stage.per == "stage" else d
-            hot = genes.choice[:, s, slot, None] == np.arange(len(stage.choices_at(d)))
-            parts.append(hot & (d < depth)[:, None])
-    parts += [genes.depth[:, s, None] == np.arange(len(stage.depths)) for s, stage in enumerate(space.stages)]
-    return np.concatenate(parts, axis=1).astype(np.float64)
-
-
-def split(space: SearchSpace, flat: Floats) -> tuple[list[list[Floats]], list[Floats]]:
-    """The columns of `features`, as [stage][position][choice] and [stage][depth]."""
-    options, at = [], 0
-    for stage in space.stages:
-        rows = []
-        for position in range(stage.max_depth):
-            count = len(stage.choices_at(position))
-            rows.append(flat[at : at + count])
-            at += count
-        options.append(rows)
-    depths = []
-    for stage in space.stages:
-        depths.append(flat[at : at + len(stage.depths)])
-        at += len(stage.depths)
-    return options, depths
-
-
 def from_paths(
     supernet: Supernet, images: ImageCache, *, paths: int, limit: int | None, seed: int, batch: int = 128
 ) -> ChoiceEffects:
     """Step 1: every validation image takes `paths` random paths; regression of its answers on what it took."""
-    space, size = supernet.space, columns(supernet.space)
+    layout = Layout(supernet.space)
+    size = layout.columns
     gram, moment, power, rows, count = np.zeros((size, size)), np.zeros((size, 3)), np.zeros(3), 0, 0
     with torch.no_grad(), prepared(supernet):
         for number, (pixels, labels) in enumerate(images.batches("val", device_of(supernet), limit, batch)):
@@ -145,7 +111,7 @@ def from_paths(
                 taken = supernet.sample_paths(len(labels), Seed(seed).fold_in("worths", number, turn).numpy())
                 logits = supernet(pixels, taken)
                 losses = F.cross_entropy(logits, labels, reduction="none")
-                x.append(features(space, taken))
+                x.append(layout.features(taken))
                 right = (logits.argmax(1) == labels).to(losses)
                 y.append(torch.stack([losses, right, right - losses], dim=1).double().cpu().numpy())
             xs, ys = np.stack(x), np.stack(y)  # [paths, images, columns], [paths, images, (loss, right, value)]
@@ -176,7 +142,8 @@ def corrected(
     effects: ChoiceEffects, space: SearchSpace, networks: Sequence[Architecture], values: Sequence[float]
 ) -> ChoiceEffects:
     """Step 2: path worths as prior, real values as evidence; both kinds of prediction are evaluated."""
-    x = features(space, encode(networks, space))
+    layout = Layout(space)
+    x = layout.features(layout.encode(networks))
     x = x - x.mean(0)
     y, prior = np.array(values), x @ effects.value
     with_prior, without = np.stack([np.ones(len(y)), prior - prior.mean()], axis=1), np.ones((len(y), 1))

@@ -24,9 +24,8 @@ from snugnet.progress import Progress
 from snugnet.searching.feasible_sampler import FeasibleSampler
 from snugnet.solve import min_max_utilisation
 from snugnet.space.architecture import Architecture
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import smallest
-from snugnet.space.slots import why_not_additive
 from snugnet.space.space import SearchSpace
 
 
@@ -47,8 +46,9 @@ class SearchContext:
     def problem_set(self) -> FeasibleSet:
         """The exact problem; an error that names the alternatives where the space has none."""
         if self.exact is None:
+            reason = Layout(self.space).why_not_additive
             raise BadSpace(
-                f"this method needs a space whose costs add up, but in {self.space.name!r} {why_not_additive(self.space)}",
+                f"this method needs a space whose costs add up, but in {self.space.name!r} {reason}",
                 remedy="Use --method evolution or random.",
             )
         return self.exact
@@ -57,7 +57,7 @@ class SearchContext:
         """Those of `networks` that meet every limit, in their order."""
         if not networks:
             return []
-        return [a for a, good in zip(networks, self.sampler.fits(encode(networks, self.space))) if good]
+        return [a for a, good in zip(networks, self.sampler.fits(Layout(self.space).encode(networks))) if good]
 
     @cached_property
     def sampler(self) -> FeasibleSampler:
@@ -68,7 +68,7 @@ def search_context(
     space: SearchSpace, tables: Tables, budget: Budget, tighten: dict[str, float] | None = None
 ) -> SearchContext:
     """Decide feasibility exactly, before any work; raises `Infeasible` with the reason."""
-    if not why_not_additive(space):
+    if not Layout(space).why_not_additive:
         exact = feasible(space, tables, budget, tighten=tighten)
         start = exact.architecture(min_max_utilisation(exact.problem).value)
         return SearchContext(limits=exact.limits, start=start, exact=exact)

@@ -18,7 +18,7 @@ from snugnet.budgets import Limits
 from snugnet.costs.vectorised import CostLookup
 from snugnet.solve import TOLERANCE
 from snugnet.space.architecture import Architecture
-from snugnet.space.genes import Genes, IntArray, concatenate, decode, encode
+from snugnet.space.layout import Genes, IntArray, Layout, concatenate
 from snugnet.space.sampling import crossover_many, mutate_many, sample_many
 
 _ROUNDS = 20  # of rejection, before the walk takes over
@@ -32,6 +32,7 @@ class FeasibleSampler:
 
     def __init__(self, limits: Limits, start: Architecture) -> None:
         self.limits, self.space, self.start = limits, limits.space, start
+        self.layout = Layout(limits.space)
         self._lookups = {
             name: CostLookup(self.space, table.of_part, table.combine) for name, table in limits.tables.items()
         }
@@ -53,19 +54,19 @@ class FeasibleSampler:
             found.append(drawn.take(good))
             have += len(good)
             if have >= count:
-                return decode(concatenate(found).take(slice(0, count)), self.space)
-        return decode(self._walk(count, rng), self.space)
+                return self.layout.decode(concatenate(found).take(slice(0, count)))
+        return self.layout.decode(self._walk(count, rng))
 
     def mutate(self, parents: list[Architecture], rng: np.random.Generator, share: float = 0.2) -> list[Architecture]:
         """A changed copy of each parent, inside the limits; the parent itself where no change found room."""
-        genes = encode(parents, self.space)
+        genes = self.layout.encode(parents)
         return self._until_fitting(genes, lambda rows: mutate_many(self.space, genes.take(rows), rng, share))
 
     def cross(
         self, ones: list[Architecture], others: list[Architecture], rng: np.random.Generator
     ) -> list[Architecture]:
         """A mixture of each pair, inside the limits; the first parent where no mixture found room."""
-        a, b = encode(ones, self.space), encode(others, self.space)
+        a, b = self.layout.encode(ones), self.layout.encode(others)
         return self._until_fitting(a, lambda rows: crossover_many(self.space, a.take(rows), b.take(rows), rng))
 
     def _until_fitting(self, genes: Genes, change: Callable[[IntArray], Genes]) -> list[Architecture]:
@@ -77,10 +78,10 @@ class FeasibleSampler:
             good = self.fits(drawn)
             genes = _replaced(genes, waiting[good], drawn.take(np.flatnonzero(good)))
             waiting = waiting[~good]
-        return decode(genes, self.space)
+        return self.layout.decode(genes)
 
     def _walk(self, count: int, rng: np.random.Generator) -> Genes:
-        genes = encode([self.start] * count, self.space)
+        genes = self.layout.encode([self.start] * count)
         decisions = sum(stage.max_depth + 2 for stage in self.space.stages) + 3
         for _ in range(_WALK):
             drawn = mutate_many(self.space, genes, rng, 2.0 / decisions)

@@ -33,6 +33,11 @@ class Block:
     se: bool = False
     mid_channels: int | None = None
 
+    @classmethod
+    def of(cls, choice: BlockChoice, mid_channels: int | None = None) -> Block:
+        """The block that takes `choice`, at a middle width where the choice leaves that open."""
+        return cls(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels)
+
     def __str__(self) -> str:
         text = f"k{self.kernel}e{self.expand:g}{'s' if self.se else ''}"
         return text if self.mid_channels is None else f"{text}:{self.mid_channels}"

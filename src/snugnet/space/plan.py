@@ -128,7 +128,7 @@ class NetworkSpec:
 def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
     """Work `architecture` out in `space` (checked first)."""
     check(architecture, space)
-    stem = stem_part(space, architecture.stem, architecture.resolution)
+    stem = stem_spec(space, architecture.stem, architecture.resolution)
     stages, channels, resolution = [], stem.out_channels, stem.out_resolution
     for index, made in enumerate(architecture.stages):
         blocks = []
@@ -136,7 +136,7 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
             choices = space.stages[index].choices_at(position)
             choice = find_choice(block, choices)
             assert choice is not None
-            part = block_part(
+            part = block_spec(
                 space,
                 index,
                 choices.index(choice),
@@ -149,10 +149,10 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
             blocks.append(part)
             channels, resolution = part.out_channels, part.out_resolution
         stages.append(tuple(blocks))
-    return NetworkSpec(stem=stem, stages=tuple(stages), head=head_part(space, architecture.head, channels, resolution))
+    return NetworkSpec(stem=stem, stages=tuple(stages), head=head_spec(space, architecture.head, channels, resolution))
 
 
-def stem_part(space: SearchSpace, width: int, resolution: int) -> StemSpec:
+def stem_spec(space: SearchSpace, width: int, resolution: int) -> StemSpec:
     return StemSpec(
         in_channels=space.in_channels,
         out_channels=width,
@@ -163,7 +163,7 @@ def stem_part(space: SearchSpace, width: int, resolution: int) -> StemSpec:
     )
 
 
-def block_part(
+def block_spec(
     space: SearchSpace,
     stage: int,
     choice: int,
@@ -197,7 +197,7 @@ def block_part(
     )
 
 
-def head_part(space: SearchSpace, width: int, in_channels: int, resolution: int) -> HeadSpec:
+def head_spec(space: SearchSpace, width: int, in_channels: int, resolution: int) -> HeadSpec:
     head = space.head
     pooled = head.kind == "pool-conv"
     return HeadSpec(

@@ -15,7 +15,7 @@ import numpy as np
 
 from snugnet.errors import BadInput
 from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.genes import FloatArray, Genes, IntArray, concatenate, decode, encode, shape
+from snugnet.space.layout import FloatArray, Genes, IntArray, Layout
 from snugnet.space.space import BlockChoice, SearchSpace
 
 Over = Literal["choices", "networks"]
@@ -23,12 +23,12 @@ Over = Literal["choices", "networks"]
 
 def sample(space: SearchSpace, rng: np.random.Generator, over: Over = "choices") -> Architecture:
     """One random architecture."""
-    return decode(sample_many(space, 1, rng, over), space)[0]
+    return Layout(space).decode(sample_many(space, 1, rng, over))[0]
 
 
 def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
     """n random architectures as genes."""
-    stages, depth = shape(space)
+    stages, depth = Layout(space).shape
     size = (n, stages, depth)
     genes = Genes(
         resolution=rng.integers(len(space.resolutions), size=n),
@@ -53,7 +53,7 @@ def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Gen
     less noisy estimate than independent draws, and batches fall into groups of the same few sizes step after step, which
     is what kernel libraries that prepare themselves for each size want.
     """
-    stages, depth = shape(space)
+    stages, depth = Layout(space).shape
     every = np.arange(n)
     columns = np.zeros((n, stages), dtype=np.int64)
     genes = Genes(
@@ -84,8 +84,8 @@ def mutate(
     space: SearchSpace, architecture: Architecture, rng: np.random.Generator, probability: float = 0.2
 ) -> Architecture:
     """Every decision is drawn anew with `probability`."""
-    old = encode([architecture], space)
-    return decode(mutate_many(space, old, rng, probability), space)[0]
+    layout = Layout(space)
+    return layout.decode(mutate_many(space, layout.encode([architecture]), rng, probability))[0]
 
 
 def mutate_many(space: SearchSpace, genes: Genes, rng: np.random.Generator, probability: float = 0.2) -> Genes:
@@ -96,7 +96,8 @@ def mutate_many(space: SearchSpace, genes: Genes, rng: np.random.Generator, prob
 
 def crossover(space: SearchSpace, one: Architecture, other: Architecture, rng: np.random.Generator) -> Architecture:
     """Every decision comes from one of the two parents, by a fair coin."""
-    return decode(_mix(encode([one], space), encode([other], space), rng, 0.5), space)[0]
+    layout = Layout(space)
+    return layout.decode(_mix(layout.encode([one]), layout.encode([other]), rng, 0.5))[0]
 
 
 def crossover_many(space: SearchSpace, ones: Genes, others: Genes, rng: np.random.Generator) -> Genes:
@@ -147,9 +148,7 @@ def _extreme(space: SearchSpace, end: int) -> Architecture:
         for d in range(stage.depths[end]):
             choice = sorted(stage.choices_at(d), key=weight)[end]
             mid_channels = space.mid_range(choice, before if d == 0 else width)[end] if choice.expand_range else None
-            blocks.append(
-                Block(kernel=choice.kernel, expand=float(choice.expand), se=bool(choice.se), mid_channels=mid_channels)
-            )
+            blocks.append(Block.of(choice, mid_channels))
         made.append(StageChoice(width=width, blocks=tuple(blocks)))
         before = width
     return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
@@ -249,7 +248,6 @@ def _probability(value: float) -> None:
 
 __all__ = [
     "Over",
-    "concatenate",
     "crossover",
     "crossover_many",
     "largest",

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from snugnet.nets.importance import sort_channels
-from snugnet.space.genes import encode
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest, mutate, mutate_many, sample
 from snugnet.training.losses import cross_entropy, distillation, distillation_rules
 from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
@@ -121,7 +121,7 @@ class Multipath(Paths):
         rng, space = step.own.fold_in("paths").numpy(), step.net.space
         if changed == 1:
             return step.net.sample_paths(len(step.images), rng)
-        start = encode([largest(space)], space).take(np.zeros(len(step.images), dtype=np.int64))
+        start = Layout(space).encode([largest(space)]).take(np.zeros(len(step.images), dtype=np.int64))
         return mutate_many(space, start, rng, changed)
 
 

@@ -1,0 +1,501 @@
+"""The one codec of a space: the order of its slots, every form an architecture can take, every layer it can hold.
+
+A slot is a block's place: slot 0 is the first block of the first stage, and so on, each stage with as many slots as its
+largest depth. From that order follow
+
+    architecture   a value people read (`Architecture`)
+    genes          rows of small integers, for architectures by the thousand (`Genes`)
+    choice         plain tuples: the number of the choice in every slot (idle slots say 0), the depth of every stage
+    relaxed point  probabilities: `alpha` a row per slot over the choices, `beta` a row per stage over its depths
+    columns        indicators for linear models: [slot, choice], then [stage, depth], then one per resolution (if several)
+
+and `Layout` converts between them. `Selection` is what limits leave of a layout: fewer choices in a slot, fewer depths.
+The layers of a space are walked here once as well: `places` says where a block can stand, `distinct_specs` lists what has
+to be measured, `slot_specs` arranges the blocks where costs add up slot by slot.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import NamedTuple, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snugnet.errors import BadArchitecture, BadSpace
+from snugnet.space.architecture import Architecture, Block, StageChoice, check, find_choice
+from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_spec, head_spec, stem_spec
+from snugnet.space.space import BlockChoice, SearchSpace
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Choices = tuple[tuple[int, ...], tuple[int, ...]]  # the number of the choice per slot, the depth per stage
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Genes:
+    """n architectures: indices into the space's lists. S stages, D the largest depth of any stage.
+
+    A free middle width is kept as its position in [0, 1] between the ends of its range, so that a width survives when a
+    neighbouring decision changes the range. Blocks beyond a stage's depth keep genes too; they do not show in the
+    architecture, and mutation and crossover need not treat depths specially.
+    """
+
+    resolution: IntArray  # [n]
+    stem: IntArray  # [n]
+    head: IntArray  # [n]
+    width: IntArray  # [n, S]
+    depth: IntArray  # [n, S]
+    choice: IntArray  # [n, S, D]; a stage with choices per stage uses [:, s, 0] for all
+    position: FloatArray  # [n, S, D]; where in its range a free middle width lies
+
+    def __len__(self) -> int:
+        return len(self.resolution)
+
+    def take(self, rows: IntArray | slice) -> Genes:
+        return Genes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def concatenate(parts: Sequence[Genes]) -> Genes:
+    return Genes(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Genes)})
+
+
+class Slot(NamedTuple):
+    """A block's place in the order of all blocks."""
+
+    stage: int
+    position: int
+
+
+class Place(NamedTuple):
+    """Where a block can stand: all its layers depend on, but for its own choice."""
+
+    stage: int
+    position: int  # the first has the stride
+    in_channels: int
+    out_channels: int
+    resolution: int  # of the block's input
+
+
+class BlockRows(NamedTuple):
+    """What n rows of genes decide for one block: [n] index arrays."""
+
+    choice: IntArray
+    in_width: IntArray  # into `Layout.in_widths`
+    out_width: IntArray  # into the stage's widths
+    mid: IntArray  # into the choice's range of middle widths; 0 where it has only one
+
+
+class Columns(NamedTuple):
+    """A vector over the columns, taken apart again."""
+
+    options: list[FloatArray]  # per slot, over the stage's choices
+    depths: list[FloatArray]  # per stage, over its depths
+    resolutions: FloatArray  # empty where the space has one resolution
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """Conversions and layers of one space; cheap to make, remembers what it worked out."""
+
+    space: SearchSpace
+
+    # --- order -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """All slots, front to back: the order of `alpha`, of choices and of columns."""
+        return tuple(Slot(s, d) for s, stage in enumerate(self.space.stages) for d in range(stage.max_depth))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(S, D): number of stages and largest depth."""
+        return len(self.space.stages), max(stage.max_depth for stage in self.space.stages)
+
+    def by_stage(self, rows: Sequence[T]) -> list[list[T]]:
+        """Something per slot, arranged as [stage][position]."""
+        nested: list[list[T]] = [[] for _ in self.space.stages]
+        for slot, row in zip(self.slots, rows, strict=True):
+            nested[slot.stage].append(row)
+        return nested
+
+    def in_widths(self, stage: int, position: int) -> tuple[int, ...]:
+        """What a block may receive: the widths before its stage, or the stage's own."""
+        return self.space.stages[stage].widths if position else self.space.in_widths(stage)
+
+    def choices(self, stage: int, position: int) -> tuple[BlockChoice, ...]:
+        """What a block may be."""
+        return self.space.stages[stage].choices_at(position)
+
+    def at(self, resolution: int) -> Layout:
+        """The layout of the same space at one input resolution: for each, costs add up by themselves."""
+        return Layout(self.space.with_resolution(resolution))
+
+    # --- architecture <-> genes --------------------------------------------------------------------------------------
+
+    def numbers(self, architecture: Architecture) -> list[list[int]]:
+        """[stage][block]: the number of each block's choice; `architecture` must belong to the space."""
+        check(architecture, self.space)
+        found = []
+        for s, stage in enumerate(architecture.stages):
+            numbers = []
+            for d, block in enumerate(stage.blocks):
+                choices = self.choices(s, d)
+                choice = find_choice(block, choices)
+                assert choice is not None  # `check` has seen to it
+                numbers.append(choices.index(choice))
+            found.append(numbers)
+        return found
+
+    def encode(self, architectures: Sequence[Architecture]) -> Genes:
+        """Rows for architectures of the space (checked). Genes of absent blocks are 0."""
+        n, (stages, depth), space = len(architectures), self.shape, self.space
+        genes = Genes(
+            resolution=np.zeros(n, dtype=np.int64),
+            stem=np.zeros(n, dtype=np.int64),
+            head=np.zeros(n, dtype=np.int64),
+            width=np.zeros((n, stages), dtype=np.int64),
+            depth=np.zeros((n, stages), dtype=np.int64),
+            choice=np.zeros((n, stages, depth), dtype=np.int64),
+            position=np.zeros((n, stages, depth)),
+        )
+        for row, architecture in enumerate(architectures):
+            numbers = self.numbers(architecture)
+            genes.resolution[row] = space.resolutions.index(architecture.resolution)
+            genes.stem[row] = space.stem.widths.index(architecture.stem)
+            genes.head[row] = space.head.widths.index(architecture.head)
+            before = architecture.stem
+            for s, (chosen, stage) in enumerate(zip(architecture.stages, space.stages)):
+                genes.width[row, s] = stage.widths.index(chosen.width)
+                genes.depth[row, s] = stage.depths.index(len(chosen.blocks))
+                genes.choice[row, s, : len(chosen.blocks)] = numbers[s]
+                for d, block in enumerate(chosen.blocks):
+                    if block.mid_channels is not None:
+                        choice = self.choices(s, d)[numbers[s][d]]
+                        mid_range = space.mid_range(choice, before if d == 0 else chosen.width)
+                        genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
+                before = chosen.width
+        return genes
+
+    def decode(self, genes: Genes) -> list[Architecture]:
+        """The architectures of all rows."""
+        return [self._decode_row(genes, row) for row in range(len(genes))]
+
+    def _decode_row(self, genes: Genes, row: int) -> Architecture:
+        space = self.space
+        stem = space.stem.widths[genes.stem[row]]
+        before, stages = stem, []
+        for s, stage in enumerate(space.stages):
+            width = stage.widths[genes.width[row, s]]
+            blocks = []
+            for d in range(stage.depths[genes.depth[row, s]]):
+                slot = 0 if stage.per == "stage" else d
+                choice = self.choices(s, d)[genes.choice[row, s, slot]]
+                mid_channels = None
+                if choice.expand_range is not None:
+                    mid_range = space.mid_range(choice, before if d == 0 else width)
+                    mid_channels = mid_range[round(float(genes.position[row, s, slot]) * (len(mid_range) - 1))]
+                blocks.append(Block.of(choice, mid_channels))
+            stages.append(StageChoice(width=width, blocks=tuple(blocks)))
+            before = width
+        return Architecture(
+            resolution=space.resolutions[genes.resolution[row]],
+            stem=stem,
+            stages=tuple(stages),
+            head=space.head.widths[genes.head[row]],
+        )
+
+    def block_rows(self, genes: Genes, slot: Slot) -> BlockRows:
+        """What every row decides for the block at `slot` (rows whose stage ends before it included)."""
+        s, d = slot
+        stage = self.space.stages[s]
+        choice = genes.choice[:, s, 0 if stage.per == "stage" else d]
+        out = genes.width[:, s]
+        before = out if d else (genes.width[:, s - 1] if s else genes.stem)
+        mid = np.zeros(len(genes), dtype=np.int64)
+        if stage.has_expand_range:
+            cells = self.mid_cells(s, d)[before, choice]
+            mid = np.rint(genes.position[:, s, d] * (cells - 1)).astype(np.int64)
+        return BlockRows(choice, before, out, mid)
+
+    def mid_cells(self, stage: int, position: int) -> IntArray:
+        """[input width, choice]: how many middle widths a choice offers."""
+        choices, inputs = self.choices(stage, position), self.in_widths(stage, position)
+        return np.array([[len(self.space.mid_range(choice, n)) for choice in choices] for n in inputs])
+
+    # --- architecture <-> choice -------------------------------------------------------------------------------------
+
+    def choice(self, architecture: Architecture) -> Choices:
+        """The choice that stands for an architecture of an additive space: free middle widths must stand at their start."""
+        options: list[int] = []
+        for stage, numbers in enumerate(self.numbers(architecture)):
+            for position, number in enumerate(numbers):
+                self._require_start(architecture.stages[stage].blocks[position], Slot(stage, position), number)
+            options += [*numbers, *[0] * (self.space.stages[stage].max_depth - len(numbers))]
+        return tuple(options), architecture.depths
+
+    def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
+        """The network of an additive space that a choice stands for; free middle widths stand at their start."""
+        self.require_additive()
+        space, stages = self.space, []
+        for s, (stage, numbers) in enumerate(zip(space.stages, self.by_stage(options))):
+            blocks = []
+            for d, number in enumerate(numbers[: depths[s]]):
+                choice = self.choices(s, d)[number]
+                before = self.in_widths(s, d)[0]
+                start = space.rules.mid_channels(choice, before) if choice.expand_range else None
+                blocks.append(Block.of(choice, start))
+            stages.append(StageChoice(width=stage.widths[0], blocks=tuple(blocks)))
+        return Architecture(
+            resolution=space.resolutions[0], stem=space.stem.widths[0], stages=tuple(stages), head=space.head.widths[0]
+        )
+
+    def _require_start(self, block: Block, slot: Slot, number: int) -> None:
+        if block.mid_channels is None:
+            return
+        start = self.space.rules.mid_channels(self.choices(*slot)[number], self.in_widths(*slot)[0])
+        if block.mid_channels != start:
+            raise BadArchitecture(
+                f"stage {slot.stage + 1}, block {slot.position + 1} must have its starting middle width {start} here",
+                value=block.mid_channels,
+                remedy="The problem counts one cost per choice; search widths afterwards.",
+            )
+
+    # --- columns of linear models ------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> int:
+        """How many columns `features` has."""
+        depths = sum(len(stage.depths) for stage in self.space.stages)
+        return sum(len(self.choices(*slot)) for slot in self.slots) + depths + self._resolution_columns
+
+    @property
+    def _resolution_columns(self) -> int:
+        return len(self.space.resolutions) if len(self.space.resolutions) > 1 else 0
+
+    def features(self, genes: Genes) -> FloatArray:
+        """[n, columns]: whether a choice runs in a slot; then whether a stage has a depth; then the resolution."""
+        indicators = []
+        for slot in self.slots:
+            stage = self.space.stages[slot.stage]
+            runs = slot.position < np.array(stage.depths)[genes.depth[:, slot.stage]]
+            hot = self.block_rows(genes, slot).choice[:, None] == np.arange(len(self.choices(*slot)))
+            indicators.append(hot & runs[:, None])
+        for s, stage in enumerate(self.space.stages):
+            indicators.append(genes.depth[:, s, None] == np.arange(len(stage.depths)))
+        indicators.append(genes.resolution[:, None] == np.arange(self._resolution_columns))
+        return np.concatenate(indicators, axis=1).astype(np.float64)
+
+    def split(self, vector: FloatArray) -> Columns:
+        """A vector over the columns, as options per slot, depths per stage and resolutions."""
+        sizes = [len(self.choices(*slot)) for slot in self.slots]
+        sizes += [len(stage.depths) for stage in self.space.stages]
+        *parts, resolutions = np.split(vector, np.cumsum(sizes))
+        return Columns(parts[: len(self.slots)], parts[len(self.slots) :], resolutions)
+
+    # --- layers ------------------------------------------------------------------------------------------------------
+
+    def resolutions(self, resolution: int) -> tuple[int, ...]:
+        """The resolution each stage receives at this input resolution, and last the one that the head receives."""
+        sizes = [-(-resolution // self.space.stem.stride)]
+        for stage in self.space.stages:
+            sizes.append(-(-sizes[-1] // stage.stride))
+        return tuple(sizes)
+
+    def stem_specs(self, resolution: int) -> list[StemSpec]:
+        """One per stem width."""
+        return [stem_spec(self.space, width, resolution) for width in self.space.stem.widths]
+
+    def head_specs(self, resolution: int) -> list[list[HeadSpec]]:
+        """[width of the last stage][head width]."""
+        size = self.resolutions(resolution)[-1]
+        widths = self.space.stages[-1].widths
+        return [[head_spec(self.space, width, before, size) for width in self.space.head.widths] for before in widths]
+
+    def places(self, stage: int, resolution: int) -> Iterator[Place]:
+        """Every place for a block of `stage`, per output width: behind each input width, then behind the stage's own.
+
+        Positions that offer what the one before them offers are not repeated (`Stage.distinct_positions`).
+        """
+        size, later = self.resolutions(resolution)[stage : stage + 2]
+        for width in self.space.stages[stage].widths:
+            for position in self.space.stages[stage].distinct_positions:
+                for before in (width,) if position else self.space.in_widths(stage):
+                    yield Place(stage, position, before, width, later if position else size)
+
+    def block_spec(self, place: Place, choice: int, mid_channels: int | None = None) -> BlockSpec:
+        """The layers of a choice at a place; without `mid_channels` at its starting middle width."""
+        return block_spec(
+            self.space,
+            place.stage,
+            choice,
+            in_channels=place.in_channels,
+            width=place.out_channels,
+            position=place.position,
+            resolution=place.resolution,
+            mid_channels=mid_channels,
+        )
+
+    def mid_range(self, place: Place, choice: int) -> range:
+        """The middle widths a choice offers at a place."""
+        return self.space.mid_range(self.choices(place.stage, place.position)[choice], place.in_channels)
+
+    def distinct_specs(self, widths_per_range: int = 3) -> tuple[LayerSpec, ...]:
+        """Every layer a network of the space can contain, each once, in order of appearance: what has to be measured.
+
+        Of a free middle width `widths_per_range` evenly spaced values are listed, both ends included.
+        """
+        specs: dict[LayerSpec, None] = {}
+        for resolution in self.space.resolutions:
+            specs |= dict.fromkeys(self.stem_specs(resolution))
+            for index, stage in enumerate(self.space.stages):
+                most = max(len(self.choices(index, position)) for position in stage.distinct_positions)
+                for choice, place in itertools.product(range(most), [*self.places(index, resolution)]):
+                    if choice < len(self.choices(index, place.position)):
+                        for mid_channels in _evenly(self.mid_range(place, choice), widths_per_range):
+                            specs[self.block_spec(place, choice, mid_channels)] = None
+            for row in self.head_specs(resolution):
+                specs |= dict.fromkeys(row)
+        return tuple(specs)
+
+    # --- spaces whose costs add up -------------------------------------------------------------------------------------
+
+    @property
+    def why_not_additive(self) -> str:
+        """An empty text if costs add up slot by slot, else the reason why they do not.
+
+        They do with one resolution, one width per stage and choices per block (HardCoRe-NAS, TF-NAS). Where widths are
+        chosen too (AttentiveNAS), a block's cost depends on its neighbours.
+        """
+        space = self.space
+        if len(space.resolutions) > 1:
+            return "it offers several input resolutions"
+        if len(space.stem.widths) > 1 or len(space.head.widths) > 1:
+            return "it offers several stem or head widths"
+        for number, stage in enumerate(space.stages, 1):
+            if len(stage.widths) > 1:
+                return f"stage {number} offers several widths"
+            if stage.per == "stage" and len(stage.choices) > 1 and stage.max_depth > 1:
+                return f"stage {number} takes one choice for all its blocks"
+        return ""
+
+    def require_additive(self) -> None:
+        if reason := self.why_not_additive:
+            raise BadSpace(
+                f"costs of space {self.space.name!r} must add up slot by slot, but {reason}",
+                remedy="Use a method that needs no such sum (evolution, random), or fix those choices in the space.",
+            )
+
+    @cached_property
+    def slot_specs(self) -> tuple[tuple[BlockSpec, ...], ...]:
+        """[slot][choice]: the blocks of an additive space; free middle widths stand at their start."""
+        self.require_additive()
+        specs = []
+        for stage, position in self.slots:
+            places = [*self.places(stage, self.space.resolutions[0])]  # one per distinct position
+            place = places[min(position, len(places) - 1)]
+            specs.append(tuple(self.block_spec(place, c) for c in range(len(self.choices(stage, position)))))
+        return tuple(specs)
+
+    @property
+    def ends(self) -> tuple[StemSpec, HeadSpec]:
+        """Stem and head of an additive space: what every network of it has."""
+        self.require_additive()
+        resolution = self.space.resolutions[0]
+        return self.stem_specs(resolution)[0], self.head_specs(resolution)[0][0]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What limits leave of an additive layout: the forms of a solver's problem, whose slots and options are fewer.
+
+    `choices[stage][position]` lists the numbers of the choices that are left: option c of the problem's slot is choice
+    `choices[stage][position][c]`. Positions that no allowed depth reaches are not listed.
+    """
+
+    layout: Layout
+    choices: tuple[tuple[tuple[int, ...], ...], ...]
+    depths: tuple[tuple[int, ...], ...]  # per stage
+
+    @cached_property
+    def slots(self) -> list[tuple[int, list[int]]]:
+        """Per slot of the problem: its number in the layout, and the numbers of the choices that are left."""
+        numbers = {slot: number for number, slot in enumerate(self.layout.slots)}
+        return [
+            (numbers[Slot(s, d)], list(left)) for s, stage in enumerate(self.choices) for d, left in enumerate(stage)
+        ]
+
+    @cached_property
+    def depth_numbers(self) -> list[list[int]]:
+        """Per stage: which of its depths are left."""
+        stages = self.layout.space.stages
+        return [[stage.depths.index(d) for d in left] for stage, left in zip(stages, self.depths)]
+
+    def narrow(
+        self, options: Sequence[FloatArray], depths: Sequence[FloatArray]
+    ) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Numbers per slot and per stage of the space, reduced to what is left."""
+        return (
+            [np.asarray(options[number], float)[left] for number, left in self.slots],
+            [np.asarray(row, float)[left] for row, left in zip(depths, self.depth_numbers, strict=True)],
+        )
+
+    def widen(
+        self, alpha: Sequence[FloatArray], beta: Sequence[FloatArray]
+    ) -> tuple[list[FloatArray], list[FloatArray]]:
+        """A relaxed point over all of the space: a row per slot and one per stage.
+
+        What was ruled out has probability zero; a slot that cannot run is uniform, for it never runs.
+        """
+        space = self.layout.space
+        sizes = [len(self.layout.choices(*slot)) for slot in self.layout.slots]
+        wide = [np.full(size, 1.0 / size) for size in sizes]
+        for (number, left), row in zip(self.slots, alpha, strict=True):
+            wide[number] = np.zeros(sizes[number])
+            wide[number][left] = row
+        depths = [np.zeros(len(stage.depths)) for stage in space.stages]
+        for target, left, row in zip(depths, self.depth_numbers, beta, strict=True):
+            target[left] = row
+        return wide, depths
+
+    def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
+        """The network that a choice of the problem stands for."""
+        numbers = [0] * len(self.layout.slots)
+        for (number, left), option in zip(self.slots, options, strict=True):
+            numbers[number] = left[option]
+        return self.layout.architecture(numbers, depths)
+
+    def choice(self, architecture: Architecture) -> Choices:
+        """The choice of the problem that stands for an architecture; an error if it was ruled out."""
+        numbers, depths = self.layout.choice(architecture)
+        for stage, depth in enumerate(depths):
+            if depth not in self.depths[stage]:
+                raise _ruled_out(f"the depth of stage {stage + 1}", depth)
+        options = []
+        for number, left in self.slots:
+            stage, position = self.layout.slots[number]
+            runs = position < depths[stage]
+            if runs and numbers[number] not in left:
+                block = architecture.stages[stage].blocks[position]
+                raise _ruled_out(f"stage {stage + 1}, block {position + 1}", str(block))
+            options.append(left.index(numbers[number]) if runs else 0)
+        return tuple(options), depths
+
+
+def _evenly(mid_range: range, count: int) -> list[int]:
+    """`count` values of a range, both ends included; all where it has no more."""
+    if len(mid_range) <= count:
+        return list(mid_range)
+    return sorted({mid_range[round(step * (len(mid_range) - 1) / (count - 1))] for step in range(count)})
+
+
+def _ruled_out(what: str, value: object) -> BadArchitecture:
+    return BadArchitecture(
+        f"{what} must be left by the limit on memory", value=value, remedy="Choose smaller blocks, or raise the limit."
+    )
