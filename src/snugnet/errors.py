@@ -23,7 +23,7 @@ class SnugnetError(Exception):
         self.value = None if value is _UNSET else value
         self.remedy = remedy
         got = "" if value is _UNSET else f", got {_short(value)}"
-        super().__init__(f"{rule}{got}. {remedy}")
+        super().__init__(one_line(f"{rule}{got}. {remedy}"))
 
 
 class BadUnit(SnugnetError):
@@ -95,6 +95,12 @@ class TrainingDiverged(SnugnetError):
     exit_code = 1
 
 
+def one_line(text: str) -> str:
+    """Messages are one line, whatever the values in them hold."""
+    return " ".join(line.strip() for line in text.splitlines())
+
+
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) and " " not in value and value else repr(value)
+    plain = isinstance(value, str) and bool(value) and value.isprintable() and " " not in value
+    text = value if plain else one_line(repr(value))
     return text if len(text) <= 320 else text[:317] + "..."

@@ -33,7 +33,7 @@ FREE = SearchSpace(
             widths=(4,),
             depths=(1, 2),
             choices=(
-                BlockChoice(kernel=3, expand=2, expand_range=(1.0, 3.0)),
+                BlockChoice(kernel=3, expand=2, expand_range=(1.5, 3.0)),
                 BlockChoice(kernel=5, expand=3, expand_range=(2.0, 3.0)),
             ),
         ),

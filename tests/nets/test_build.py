@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from snugnet.nets import build, build_plan
+from snugnet.nets import build, build_part, build_plan
 from snugnet.space import largest, preset, sample, smallest, zoo
 from snugnet.space.presets import names
 
@@ -55,3 +55,22 @@ def test_blocks_with_a_shortcut_start_as_it_where_the_paper_says_so():
     assert all(
         float(block.project.norm.weight.detach().abs().sum()) == 0 for stage in network.stages for block in stage
     )
+
+
+@pytest.mark.parametrize("name", ["TF-NAS-A", "TF-NAS-CPU-B"])
+def test_squeeze_excite_of_tfnas_uses_the_blocks_own_activation(name):
+    """Swish inside the squeeze layer where the block has Swish; forward by the published formula, written out."""
+    spec = next(block for block in zoo.find(name).network.blocks if block.se and block.act == "swish")
+    torch.manual_seed(0)
+    block = build_part(spec).eval()
+    squeeze = block.se
+    x = torch.randn(2, spec.mid_channels, 5, 5)
+    pooled = x.mean((2, 3), keepdim=True)
+    inner = squeeze.reduce(pooled)
+    assert (inner < 0).any()
+    gates = torch.sigmoid(squeeze.expand(inner * torch.sigmoid(inner)))
+    torch.testing.assert_close(squeeze(x), x * gates, rtol=1e-5, atol=1e-6)
+    relu = torch.sigmoid(squeeze.expand(inner.clamp(min=0)))
+    assert not torch.allclose(squeeze(x), x * relu, rtol=1e-3, atol=1e-4)
+    first = next(block for block in zoo.find(name).network.blocks if block.se)
+    assert (first.act, first.se_act) == ("relu", "relu")

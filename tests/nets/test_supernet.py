@@ -10,6 +10,7 @@ from snugnet.errors import BadInput, BadSpace
 from snugnet.nets import Supernet, extract, extract_largest, recalibrate, sort_channels
 from snugnet.space import (
     BlockChoice,
+    BlockRules,
     Head,
     SearchSpace,
     Stage,
@@ -73,7 +74,26 @@ def own_space() -> SearchSpace:
     )
 
 
-SPACES = {**{name: small(name) for name in names()}, "own": own_space()}
+def free_width_space() -> SearchSpace:
+    """Free middle widths with a squeeze layer that follows them, and weights shared by all choices."""
+    choices = tuple(
+        BlockChoice(kernel=kernel, expand=2, se=se, expand_range=(1.5, 4)) for kernel in (3, 5) for se in (0.0, 0.5)
+    )
+    return SearchSpace(
+        name="free",
+        classes=4,
+        resolutions=(12,),
+        stem=Stem(widths=(16,), stride=1),
+        stages=(
+            Stage(widths=(16,), depths=(1, 2), choices=choices),
+            Stage(widths=(24,), depths=(1, 2), choices=choices, stride=2, act="swish"),
+        ),
+        head=Head(kind="conv-pool", widths=(32,)),
+        rules=BlockRules(se_of="middle", se_divisor=2, se_act="block"),
+    )
+
+
+SPACES = {**{name: small(name) for name in names()}, "own": own_space(), "free": free_width_space()}
 
 
 @pytest.mark.parametrize("name", SPACES)

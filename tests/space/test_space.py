@@ -73,7 +73,7 @@ def test_counts_of_the_papers():
                 Stage(
                     widths=(4, 6),
                     depths=(1, 2),
-                    choices=(BlockChoice(kernel=3, expand=1, expand_range=(0.5, 1)), BlockChoice(kernel=5, expand=1)),
+                    choices=(BlockChoice(kernel=3, expand=2, expand_range=(1.5, 2)), BlockChoice(kernel=5, expand=1)),
                 ),
             ),
             stem=Stem(widths=(2, 4)),
@@ -271,6 +271,37 @@ def test_a_stage_is_sound_or_refused(widths, depths, stride, choices):
 def test_contradictions_are_refused(make):
     with pytest.raises(BadSpace):
         make()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: Stage.of(value, depth=1),
+        lambda value: Stage.of(8, depth=1, expands=(value,)),
+        lambda value: Stage.of(8, depth=1, se=(value,)),
+        lambda value: BlockChoice(kernel=3, expand=3, expand_range=(2, value)),
+        lambda value: Head(kind="pool-conv", widths=(8,), hidden_expand=value),
+        lambda value: Head(kind="pool-conv", widths=(8,), hidden=value),
+        lambda value: Stem(widths=(value,)),
+    ],
+)
+def test_widths_without_bounds_are_refused(make, value):
+    with pytest.raises(BadSpace):
+        make(value)
+
+
+@pytest.mark.parametrize("expand_range", [(1.0, 3.0), (1.02, 3.0), (0.5, 2.0)])
+def test_a_range_that_reaches_no_expansion_is_refused(expand_range):
+    choice = BlockChoice(kernel=3, expand=2, expand_range=expand_range)
+    with pytest.raises(BadSpace, match="stage 1, k3e2: an expand_range must not reach 1"):
+        small_space(stages=(Stage(widths=(8,), depths=(1,), choices=(choice,)),))
+
+
+def test_a_range_that_reaches_no_channels_is_refused():
+    choice = BlockChoice(kernel=3, expand=0.5, expand_range=(0.01, 0.6))
+    with pytest.raises(BadSpace, match="middle widths behind 8 channels must be 1 to"):
+        small_space(stages=(Stage(widths=(8,), depths=(1, 2), choices=(choice,)),))
 
 
 def test_presets_take_classes_resolution_width():

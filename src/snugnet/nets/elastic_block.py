@@ -62,11 +62,11 @@ class ElasticBlock(nn.Module):
         self.elastic_width = len(self.in_widths) > 1 or len(self.widths) > 1
         self.always = space.rules.shortcut == "always"
         self.parts = tuple(self._spec(c, self.in_widths[-1], self.widths[-1]) for c in range(len(self.choices)))
+        self._tables()
         self.operation_of, groups = self._group()
         self.operations = nn.ModuleList([self._operation(choices) for choices in groups])
         mixed = any(a != b for a in self.in_widths for b in self.widths) if first else False
         self.shortcut = nn.Conv2d(self.in_widths[-1], self.widths[-1], 1, bias=False) if self.always and mixed else None
-        self._tables()
 
     def one(self, x: Tensor, choice: int, part: BlockSpec) -> Tensor:
         """All images take `choice`, whose numbers are `part`."""
@@ -89,7 +89,7 @@ class ElasticBlock(nn.Module):
             operation=self.operation_of[rows.choice],
             kernel=self._kernel[rows.choice],
             mid_channels=mid_channels,
-            squeeze_channels=self._squeeze_channels[rows.in_width, rows.choice],
+            squeeze_channels=self._squeeze_channels[rows.in_width, rows.choice, rows.mid],
             wide=(mid_channels > _NEAR * self._widest).astype(np.int64),
             c_in=np.array(self.in_widths)[rows.in_width],
             c_out=np.array(self.widths)[rows.out_width],
@@ -183,22 +183,24 @@ class ElasticBlock(nn.Module):
             kernels=tuple(sorted({part.kernel for part in parts})),
             stride=self.stride,
             act=row.act,
-            squeeze_channels=max(part.se for part in parts),
-            se_act=rules.se_act,
-            se_gate=rules.se_gate,
+            squeeze_channels=int(self._squeeze_channels[:, choices].max()),
+            se_act=parts[0].se_act,
+            se_gate=parts[0].se_gate,
             expands=parts[0].expands,
             crop=rules.kernel_weights == "crop",
         )
 
     def _tables(self) -> None:
-        """Numbers by [input width, choice], for whole batches at once."""
+        """Numbers by [input width, choice] (and middle width), for whole batches at once."""
         choices = self.choices
         mid_range = [[self.space.mid_range(choice, n) for choice in choices] for n in self.in_widths]
         self._low = np.array([[m.start for m in line] for line in mid_range])
         self._cells = np.array([[len(m) for m in line] for line in mid_range])
         self._widest = int((self._low + self._cells).max()) - 1
         self._kernel = np.array([choice.kernel for choice in choices])
-        widest = self.widths[-1]
-        self._squeeze_channels = np.array(
-            [[self._spec(c, n, widest).se for c in range(len(choices))] for n in self.in_widths]
-        )
+        # The squeeze layer's width follows the image's own middle width where the rules say so.
+        rules = self.space.rules
+        self._squeeze_channels = np.zeros((*self._cells.shape, int(self._cells.max())), dtype=np.int64)
+        for i, (n, ranges) in enumerate(zip(self.in_widths, mid_range)):
+            for c, (choice, widths) in enumerate(zip(choices, ranges)):
+                self._squeeze_channels[i, c, : len(widths)] = [rules.se_width(choice, n, width) for width in widths]

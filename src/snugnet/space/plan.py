@@ -191,7 +191,7 @@ def block_spec(
         resolution=resolution,
         act=row.act,
         se=rules.se_width(picked, in_channels, inner),
-        se_act=rules.se_act,
+        se_act=row.act if rules.se_act == "block" else rules.se_act,
         se_gate=rules.se_gate,
         shortcut=shortcut,
     )

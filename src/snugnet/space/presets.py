@@ -14,7 +14,7 @@ from typing import Any
 from snugnet.errors import BadInput, UnknownName
 from snugnet.space.space import Activation, BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem, round_channels
 
-_TF_NAS_RULES = BlockRules(se_of="input", se_divisor=1, se_gate="sigmoid", share=False)
+_TF_NAS_RULES = BlockRules(se_of="input", se_divisor=1, se_act="block", se_gate="sigmoid", share=False)
 
 
 def hardcore(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:

@@ -64,7 +64,7 @@ class _HeadFile(_Strict):
 class _RulesFile(_Strict):
     se_of: Literal["middle", "input"] = "middle"
     se_divisor: int = 8
-    se_act: Activation = "relu"
+    se_act: Activation | Literal["block"] = "relu"
     se_gate: Gate = "hard-sigmoid"
     mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"

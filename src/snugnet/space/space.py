@@ -19,6 +19,8 @@ from snugnet.errors import BadSpace
 
 Activation = Literal["relu", "relu6", "swish", "hard-swish"]
 Gate = Literal["sigmoid", "hard-sigmoid"]
+MAX_CHANNELS = 1_000_000  # of any layer, and MAX_FACTOR of any width against another: bounds on what a slip can ask for
+MAX_FACTOR = 1000.0
 
 
 def round_channels(value: float, divisor: int = 8) -> int:
@@ -38,12 +40,14 @@ class BlockChoice:
 
     def __post_init__(self) -> None:
         _require(_is_int(self.kernel) and self.kernel > 0 and self.kernel % 2 == 1, "kernel must be odd", self.kernel)
-        _require(self.expand > 0, "expand must be positive", self.expand)
-        _require(self.se >= 0, "se must be 0 (none) or a positive share", self.se)
+        _require(0 < self.expand <= MAX_FACTOR, f"expand must be positive, at most {MAX_FACTOR:g}", self.expand)
+        _require(0 <= self.se <= MAX_FACTOR, f"se must be 0 (none) or a share of at most {MAX_FACTOR:g}", self.se)
         if self.expand_range is not None:
             low, high = self.expand_range
             _require(
-                0 < low <= self.expand <= high, "expand_range must be (low, high) around expand", self.expand_range
+                0 < low <= self.expand <= high <= MAX_FACTOR,
+                f"expand_range must be (low, high) around expand, at most {MAX_FACTOR:g}",
+                self.expand_range,
             )
 
     @property
@@ -58,7 +62,7 @@ class BlockRules:
 
     se_of: Literal["middle", "input"] = "middle"
     se_divisor: int = 8
-    se_act: Activation = "relu"
+    se_act: Activation | Literal["block"] = "relu"  # block: the activation of the block itself
     se_gate: Gate = "hard-sigmoid"
     mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"
@@ -71,7 +75,7 @@ class BlockRules:
         for name in ("se_divisor", "mid_divisor"):
             value = getattr(self, name)
             _require(_is_int(value) and value > 0, f"rules.{name} must be a positive whole number", value)
-        _one_of("rules.se_act", self.se_act, get_args(Activation))
+        _one_of("rules.se_act", self.se_act, (*get_args(Activation), "block"))
         _one_of("rules.se_gate", self.se_gate, get_args(Gate))
         _one_of("rules.se_of", self.se_of, ("middle", "input"))
         _one_of("rules.shortcut", self.shortcut, ("identity", "always"))
@@ -138,7 +142,7 @@ class Stage:
         _require(low <= high, "depth must be (low, high) with low <= high", depth)
         ratios = [0.25 if ratio is True else float(ratio) for ratio in se]
         choices = tuple(BlockChoice(kernel=k, expand=e, se=s) for e in expands for k in kernels for s in ratios)
-        widths = (width,) if isinstance(width, int) else tuple(width)
+        widths = tuple(width) if isinstance(width, Sequence) else (width,)
         depths = tuple(range(low, high + 1))
         return cls(widths=widths, depths=depths, choices=choices, stride=stride, act=act, per=per)
 
@@ -205,6 +209,9 @@ class Head:
         _one_of("head.kind", self.kind, ("conv-pool", "pool-conv"))
         _rising("head.widths", self.widths)
         _one_of("head.act", self.act, get_args(Activation))
+        _require(_is_int(self.hidden) and 0 <= self.hidden <= MAX_CHANNELS, "head.hidden must be a width", self.hidden)
+        factor = f"head.hidden_expand must be a factor of at most {MAX_FACTOR:g}"
+        _require(0 <= self.hidden_expand <= MAX_FACTOR, factor, self.hidden_expand)
         given = (self.hidden > 0) + (self.hidden_expand > 0)
         wanted = 1 if self.kind == "pool-conv" else 0
         rule = "head of kind pool-conv needs hidden or hidden_expand, one of them; conv-pool none"
@@ -234,6 +241,25 @@ class SearchSpace:
         _require(_is_int(self.in_channels) and self.in_channels >= 1, "in_channels must be positive", self.in_channels)
         _rising("resolutions", self.resolutions)
         _require(len(self.stages) > 0, "stages must not be empty", self.stages)
+        for index, stage in enumerate(self.stages):
+            for in_channels in {*self.in_widths(index), *(stage.widths if stage.max_depth > 1 else ())}:
+                for choice in stage.choices:
+                    self._check_widths(f"stage {index + 1}, {choice.label}", choice, in_channels)
+
+    def _check_widths(self, place: str, choice: BlockChoice, in_channels: int) -> None:
+        widths = self.mid_range(choice, in_channels)
+        _require(
+            widths.start >= 1 and widths.stop - 1 <= MAX_CHANNELS,
+            f"{place}: middle widths behind {in_channels} channels must be 1 to {MAX_CHANNELS}",
+            (widths.start, widths.stop - 1),
+        )
+        if choice.expand_range is not None and in_channels in widths:
+            # Without expansion a block has one layer less: no weights could be shared along such a range.
+            raise BadSpace(
+                f"{place}: an expand_range must not reach 1 (behind {in_channels} channels it holds {in_channels} itself)",
+                value=choice.expand_range,
+                remedy="Keep the range clear of 1, and offer expansion 1 as a choice of its own.",
+            )
 
     @property
     def total_stride(self) -> int:
@@ -307,4 +333,5 @@ def _one_of(name: str, value: str, known: Iterable[str]) -> None:
 def _rising(name: str, values: tuple[int, ...]) -> None:
     whole = isinstance(values, tuple) and len(values) > 0 and all(_is_int(v) and v > 0 for v in values)
     _require(whole, f"{name} must be positive whole numbers, at least one", values)
+    _require(values[-1] <= MAX_CHANNELS, f"{name} must be at most {MAX_CHANNELS}", values)
     _require(all(a < b for a, b in itertools.pairwise(values)), f"{name} must rise, without repeats", values)
