@@ -7,8 +7,7 @@ import yaml
 from snugnet.errors import BadSpace, DamagedFile, FileTrouble
 from snugnet.space import largest, plan, preset
 from snugnet.space.presets import names
-from snugnet.space.reading import find_space, load_space, space_from_dict, space_to_dict
-from snugnet.space.stored import space_from_json, space_to_json
+from snugnet.space.reading import find_space, load_space, space_from_dict, space_from_json, space_to_dict, space_to_json
 
 GOOD = """
 name: mine
@@ -62,6 +61,12 @@ def test_there_and_back(name):
         ("stride: 2", "stride: 3", "stride"),
         ("depth: [1, 3]", "depth: [1, 2, 3]", "depth"),
         ("expands: [3, 6]", "expands: [3, 6], expand_range: [[2, 4]]", "expand_range"),
+        ("expands: [3, 6]", "expands: [3, 6], span: [[2, 4], [4, 8]]", r"stages\.1\.span. Write expand_range instead"),
+        ("head:", "rules: {middle_divisor: 8}\nhead:", r"rules\.middle_divisor. Write mid_divisor instead"),
+        ("width: 24", "width: .inf", r"stages\.1\.width.*inf"),
+        ("expands: [3, 6]", "expands: [3, .inf]", r"stages\[1\].*expand must be positive, at most 1000, got inf"),
+        ("expands: [3, 6]", "expands: [3, .nan]", r"stages\[1\].*expand must be positive, at most 1000, got nan"),
+        ("width: 24", "width: 100000000000000000000", r"stages\[1\].*at most 1000000"),
     ],
 )
 def test_mistakes_are_named(tmp_path, old, new, message):
@@ -97,3 +102,18 @@ def test_a_stored_space_that_is_not_whole_is_named():
         space_from_json({**value, "stages": [{**value["stages"][0], "widths": "wide"}]}, "table.json")
     with pytest.raises(DamagedFile, match="sound space"):
         space_from_json({**value, "classes": 0}, "table.json")
+
+
+def test_a_stored_space_of_an_earlier_version_is_read_with_its_names():
+    space = preset("tfnas")
+    text = (
+        json.dumps(space_to_json(space))
+        .replace('"expand_range"', '"span"')
+        .replace('"mid_divisor"', '"middle_divisor"')
+    )
+    assert '"span"' in text
+    assert space_from_json(json.loads(text), "table.json") == space
+    with pytest.raises(DamagedFile, match=r"whole space \(stages.0.colour"):
+        value = space_to_json(space)
+        value["stages"][0]["colour"] = "red"
+        space_from_json(value, "table.json")

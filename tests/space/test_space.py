@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snugnet.errors import BadArchitecture, BadInput, BadSpace, SnugnetError, UnknownName
+from snugnet.errors import BadArchitecture, BadInput, BadSpace, DamagedFile, SnugnetError, UnknownName
 from snugnet.space import (
     Architecture,
     BlockChoice,
@@ -28,7 +28,7 @@ from snugnet.space import (
 )
 from snugnet.space.architecture import read_text_form
 from snugnet.space.layout import Layout
-from snugnet.space.plan import check_plan, plan_from_json, plan_to_json
+from snugnet.space.plan import check_plan, part_from_json, part_to_json, plan_from_json, plan_to_json
 from snugnet.space.presets import PRESETS, names
 from snugnet.space.sampling import crossover_many, mutate_many, sample_balanced, sample_many
 
@@ -345,3 +345,46 @@ def test_balanced_sampling_is_uniform_and_even(name):
         share = np.array([b.choice[:, s, 0] for b in batches])
         frequencies = np.bincount(share[:, 0], minlength=len(stage.choices)) / len(batches)
         assert np.abs(frequencies - 1 / len(stage.choices)).max() < 5 * np.sqrt(0.25 / len(batches))  # of one image
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kernel": "3"}, "architecture, stage 2, block 1, kernel: .* got 3"),
+        ({"se": 1}, "architecture, stage 2, block 1, se: .* got 1"),
+        ({"colour": "red"}, "architecture, stage 2, block 1, colour is not a field"),
+    ],
+)
+def test_malformed_json_is_named_by_its_place(change, message):
+    space = preset("hardcore")
+    value = smallest(space).to_json()
+    value["stages"][1]["blocks"][0] |= change
+    with pytest.raises(BadArchitecture, match=message):
+        from_json(value, space)
+    del value["stages"][1]["blocks"][0]["kernel"]
+    with pytest.raises(BadArchitecture, match="architecture, stage 2, block 1, kernel is missing"):
+        from_json({**value, "stages": value["stages"]}, space)
+
+
+def test_parts_in_json():
+    space = preset("hardcore")
+    network = plan(smallest(space), space)
+    block = part_to_json(network.blocks[1])
+    assert part_from_json(block) == network.blocks[1]
+    earlier = {"middle" if name == "mid_channels" else name: item for name, item in block.items()}
+    assert part_from_json(earlier) == network.blocks[1]
+    for change, message in (
+        ({"kernel": "3"}, "field 'kernel' of a block: .* got 3"),
+        ({"act": "gelu"}, "field 'act' of a block: .*relu"),
+        ({"colour": 1}, "a block must not have the field 'colour'"),
+        ({"stride": True}, "field 'stride' of a block"),
+    ):
+        with pytest.raises(DamagedFile, match=message):
+            part_from_json({**block, **change})
+    del block["kernel"]
+    with pytest.raises(DamagedFile, match="a block must have the field 'kernel'"):
+        part_from_json(block)
+    value = plan_to_json(network)
+    for change in ({"stages": 3}, {"stem": value["head"]}, {"more": 1}, {"stages": [[value["stem"]]]}):
+        with pytest.raises(DamagedFile, match="a plan"):
+            plan_from_json({**value, **change})

@@ -13,8 +13,8 @@ from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import TableMismatch
 from snugnet.progress import RichProgress
+from snugnet.space.reading import space_from_json
 from snugnet.space.space import SearchSpace
-from snugnet.space.stored import space_from_json
 from snugnet.store import check_writable, write_json
 
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `snugnet measure` wrote.")]

@@ -14,10 +14,9 @@ from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.progress import RichProgress
 from snugnet.space.plan import plan
-from snugnet.space.reading import find_space
+from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace
-from snugnet.space.stored import space_from_json
 from snugnet.store import check_writable, read_json
 
 SpaceName = Annotated[

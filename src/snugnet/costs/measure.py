@@ -32,9 +32,9 @@ from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout, concatenate
 from snugnet.space.plan import LayerSpec, NetworkSpec, plan
+from snugnet.space.reading import space_to_json
 from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
 from snugnet.space.space import SearchSpace
-from snugnet.space.stored import space_to_json
 from snugnet.store import check_writable
 
 CALIBRATION_NETWORKS = 16

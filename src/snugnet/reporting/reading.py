@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.space.architecture import Architecture, read_json_form
-from snugnet.space.reading import find_space
+from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.space import SearchSpace
-from snugnet.space.stored import space_from_json
 from snugnet.store import as_model, read_json, read_model, read_text, unsealed
 
 _READING_ERRORS: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)

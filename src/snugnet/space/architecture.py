@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from snugnet.errors import BadArchitecture
 from snugnet.space.space import BlockChoice, SearchSpace
 
@@ -125,32 +127,54 @@ def read_text_form(text: str) -> Architecture:
 
 def read_json_form(value: Any) -> Architecture:
     """Syntax only: the value a JSON object describes, in whatever space."""
-    fields = _fields(value, "architecture", {"resolution", "stem", "stages", "head"})
+    try:
+        read = _ArchitectureFile.model_validate(value)
+    except ValidationError as error:
+        raise _complaint(error) from error
     stages = []
-    for number, stage in enumerate(_items(fields["stages"], "stages"), 1):
-        words = _fields(stage, f"stage {number}", {"width", "blocks"})
-        blocks = []
-        for position, block in enumerate(_items(words["blocks"], f"stage {number}, blocks"), 1):
-            place = f"stage {number}, block {position}"
-            entry = _fields(block, place, {"kernel", "expand", "se"}, optional={"middle"})
-            if not isinstance(entry["se"], bool):
-                _malformed(f"{place}: se must be true or false", entry["se"])
-            mid_channels = entry.get("middle")
-            blocks.append(
-                Block(
-                    kernel=_whole(entry["kernel"], f"{place}: kernel"),
-                    expand=_real(entry["expand"], f"{place}: expand"),
-                    se=entry["se"],
-                    mid_channels=None if mid_channels is None else _whole(mid_channels, f"{place}: middle"),
-                )
-            )
-        stages.append(StageChoice(width=_whole(words["width"], f"stage {number}: width"), blocks=tuple(blocks)))
-    return Architecture(
-        resolution=_whole(fields["resolution"], "resolution"),
-        stem=_whole(fields["stem"], "stem"),
-        stages=tuple(stages),
-        head=_whole(fields["head"], "head"),
-    )
+    for stage in read.stages:
+        blocks = [Block(kernel=b.kernel, expand=b.expand, se=b.se, mid_channels=b.middle) for b in stage.blocks]
+        stages.append(StageChoice(width=stage.width, blocks=tuple(blocks)))
+    return Architecture(resolution=read.resolution, stem=read.stem, stages=tuple(stages), head=read.head)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _BlockFile(_Strict):
+    kernel: int
+    expand: float
+    se: bool
+    middle: int | None = None
+
+
+class _StageFile(_Strict):
+    width: int
+    blocks: list[_BlockFile]
+
+
+class _ArchitectureFile(_Strict):
+    resolution: int
+    stem: int
+    stages: list[_StageFile]
+    head: int
+
+
+def _complaint(error: ValidationError) -> BadArchitecture:
+    """The first mistake, with its place in the words of the text form: stages and blocks count from 1."""
+    first, words = error.errors()[0], ["architecture"]
+    for part in first["loc"]:
+        if isinstance(part, int):
+            words[-1] = f"{words[-1].removesuffix('s')} {part + 1}"
+        else:
+            words.append(part)
+    what = ", ".join(words)
+    if first["type"] == "missing":
+        return BadArchitecture(f"{what} is missing", remedy=_REMEDY)
+    if first["type"] == "extra_forbidden":
+        return BadArchitecture(f"{what} is not a field that is known there", remedy=_REMEDY)
+    return BadArchitecture(f"{what}: {first['msg']}", value=first["input"], remedy=_REMEDY)
 
 
 def check(architecture: Architecture, space: SearchSpace) -> None:
@@ -219,34 +243,6 @@ def _number(word: str, letter: str, what: str) -> int:
     if not re.fullmatch(letter + r"\d{1,9}", word):
         _malformed(f"{what} is written {letter}<number>", word)
     return int(word[1:])
-
-
-def _fields(value: Any, place: str, needed: set[str], optional: set[str] | None = None) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        _malformed(f"{place} must be an object", value)
-    if missing := sorted(needed - set(value)):
-        _malformed(f"{place} lacks the field {missing[0]!r}", sorted(value))
-    if unknown := sorted(set(value) - needed - (optional or set())):
-        _malformed(f"{place} has an unknown field", unknown[0])
-    return value
-
-
-def _items(value: Any, place: str) -> list[Any]:
-    if not isinstance(value, list):
-        _malformed(f"{place} must be a list", value)
-    return value
-
-
-def _whole(value: Any, place: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        _malformed(f"{place} must be a whole number", value)
-    return value
-
-
-def _real(value: Any, place: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        _malformed(f"{place} must be a number", value)
-    return float(value)
 
 
 def _member(what: str, value: int, known: tuple[int, ...], space: SearchSpace) -> None:

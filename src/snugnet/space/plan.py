@@ -8,9 +8,12 @@ space are plans as well.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.space.architecture import Architecture, check, find_choice
@@ -19,6 +22,7 @@ from snugnet.space.space import Activation, Gate, SearchSpace
 Shortcut = Literal["none", "identity", "project"]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class StemSpec:
     """Convolution, BN, activation on the image."""
@@ -41,6 +45,7 @@ class StemSpec:
         )
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec:
     """Inverted residual: expand (absent where middle equals input), depthwise, squeeze-excite, project, shortcut."""
@@ -72,6 +77,7 @@ class BlockSpec:
         return f"block {sizes} {self.act}{se} {self.shortcut} @{self.resolution}"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec:
     """1x1 convolution + BN + activation, pooling, optionally a linear layer + activation (`pooled`), classifier."""
@@ -101,7 +107,16 @@ _KINDS: dict[str, type[StemSpec] | type[BlockSpec] | type[HeadSpec]] = {
     "block": BlockSpec,
     "head": HeadSpec,
 }
-_WORDS = {"Activation": get_args(Activation), "Gate": get_args(Gate), "Shortcut": get_args(Shortcut)}
+_READERS: dict[str, TypeAdapter[LayerSpec]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+_RESTORE = "Restore the file, or write it again."
+
+
+class _PlanFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stem: dict[str, Any]
+    stages: list[list[dict[str, Any]]]
+    head: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,25 +234,14 @@ def part_to_json(part: LayerSpec) -> dict[str, Any]:
 
 def part_from_json(value: Any) -> LayerSpec:
     """The part that `part_to_json` wrote; a wrong or missing field is named."""
-    if not isinstance(value, dict) or str(value.get("part")) not in _KINDS:
-        raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy="Remake it.")
-    cls = _KINDS[value["part"]]
-    words = {key: item for key, item in value.items() if key != "part"}
-    types: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
-    for name, kind in cls.__annotations__.items():
-        if name in words and kind in types and not isinstance(words[name], types[kind]):
-            raise DamagedFile(f"field {name!r} of a part must be {kind}", value=words[name], remedy="Remake the file.")
-        if name in words and kind in _WORDS and words[name] not in _WORDS[kind]:
-            listed = ", ".join(_WORDS[kind])
-            raise DamagedFile(
-                f"field {name!r} of a part must be one of {listed}", value=words[name], remedy="Remake it."
-            )
+    if not isinstance(value, dict) or value.get("part") not in _KINDS:
+        raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy=_RESTORE)
+    # Earlier versions called the middle width "middle".
+    fields = {"mid_channels" if name == "middle" else name: item for name, item in value.items() if name != "part"}
     try:
-        return cls(**words)
-    except TypeError as error:
-        raise DamagedFile(
-            f"a part's fields must be those of a {value['part']} ({error})", remedy="Remake it."
-        ) from error
+        return _READERS[value["part"]].validate_json(json.dumps(fields), strict=True)
+    except ValidationError as error:
+        raise _damaged(error, f"a {value['part']}") from error
 
 
 def plan_to_json(network: NetworkSpec) -> dict[str, Any]:
@@ -249,15 +253,29 @@ def plan_to_json(network: NetworkSpec) -> dict[str, Any]:
 
 
 def plan_from_json(value: Any) -> NetworkSpec:
-    if not isinstance(value, dict) or set(value) != {"stem", "stages", "head"}:
-        raise DamagedFile("a plan must have the fields stem, stages and head", remedy="Remake the file.")
-    made = NetworkSpec(
-        stem=part_from_json(value["stem"]),  # type: ignore[arg-type]
-        stages=tuple(tuple(part_from_json(b) for b in stage) for stage in value["stages"]),  # type: ignore[misc]
-        head=part_from_json(value["head"]),  # type: ignore[arg-type]
-    )
-    check_plan(made)
-    return made
+    """The plan that `plan_to_json` wrote, its parts in order and fitting together."""
+    try:
+        read = _PlanFile.model_validate(value)
+    except ValidationError as error:
+        raise _damaged(error, "a plan") from error
+    stem, head = part_from_json(read.stem), part_from_json(read.head)
+    stages = tuple(tuple(part_from_json(block) for block in stage) for stage in read.stages)
+    blocks = tuple(tuple(block for block in stage if isinstance(block, BlockSpec)) for stage in stages)
+    if not isinstance(stem, StemSpec) or not isinstance(head, HeadSpec) or blocks != stages:
+        raise DamagedFile("a plan must be a stem, stages of blocks and a head", remedy=_RESTORE)
+    network = NetworkSpec(stem=stem, stages=blocks, head=head)
+    check_plan(network)
+    return network
+
+
+def _damaged(error: ValidationError, what: str) -> DamagedFile:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return DamagedFile(f"{what} must have the field {place!r}", remedy=_RESTORE)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return DamagedFile(f"{what} must not have the field {place!r}", remedy=_RESTORE)
+    return DamagedFile(f"field {place!r} of {what}: {first['msg']}", value=first["input"], remedy=_RESTORE)
 
 
 def check_plan(network: NetworkSpec) -> None:

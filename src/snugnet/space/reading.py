@@ -1,4 +1,4 @@
-"""A user's own space from YAML.
+"""Spaces in files: a user's own in YAML, any space exactly in JSON.
 
     name: mine
     classes: 10
@@ -16,16 +16,19 @@ with the nearest known one; every complaint names its place in the file.
 from __future__ import annotations
 
 import difflib
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from snugnet.errors import BadSpace, DamagedFile
 from snugnet.space.presets import names, preset
 from snugnet.space.space import Activation, BlockChoice, BlockRules, Gate, Head, SearchSpace, Stage, Stem
 from snugnet.store import read_text
+
+_RENAMED = {"span": "expand_range", "middle_divisor": "mid_divisor"}  # keys of earlier versions
 
 
 class _Strict(BaseModel):
@@ -101,7 +104,9 @@ def load_space(path: str | Path) -> SearchSpace:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
-        raise DamagedFile(f"{path} must be YAML{place}", remedy="Correct the syntax there.") from error
+        raise DamagedFile(
+            f"{path} must be YAML{place}", remedy="Mend the YAML there: brackets, quotes and indentation."
+        ) from error
     return space_from_dict(value, str(path))
 
 
@@ -224,13 +229,19 @@ def _complaint(error: ValidationError, origin: str) -> BadSpace:
     ]
     place = ".".join(keys)
     if first["type"] == "extra_forbidden":
+        if keys[-1] in _RENAMED:
+            return BadSpace(
+                f"{origin}: a key has another name now", value=place, remedy=f"Write {_RENAMED[keys[-1]]} instead."
+            )
         known = _known_keys(keys[:-1])
         near = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.4)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadSpace(f"{origin}: unknown key", value=place, remedy=f"{hint}Known there: {', '.join(known)}.")
     if first["type"] == "missing":
-        return BadSpace(f"{origin}: a key is missing", value=place, remedy="Add it.")
-    return BadSpace(f"{origin}: {place}: {first['msg']}", value=first["input"], remedy="Correct the value.")
+        return BadSpace(f"{origin}: a key is missing", value=place, remedy=f"Add {keys[-1]!r} there.")
+    return BadSpace(
+        f"{origin}: {place}: {first['msg']}", value=first["input"], remedy="Put a value of that kind there."
+    )
 
 
 def _known_keys(path: list[str]) -> list[str]:
@@ -243,4 +254,40 @@ def _known_keys(path: list[str]) -> list[str]:
     return list(models.get(path[0] if path else "", _SpaceFile).model_fields)
 
 
-__all__ = ["find_space", "load_space", "names", "space_from_dict", "space_to_dict"]
+# --- JSON, exact for every space: what files keep that must know their space later --------------------------------------
+
+_SPACE: TypeAdapter[SearchSpace] = TypeAdapter(SearchSpace)
+
+
+def space_to_json(space: SearchSpace) -> dict[str, Any]:
+    """A space as plain JSON; the YAML form is for people and has no words for every space that presets can make.
+
+    Equal spaces give the same JSON: a factor of 2 and one of 2.0 are the same factor.
+    """
+    plain = _SPACE.dump_python(space, mode="json")
+    value: dict[str, Any] = _SPACE.dump_python(_SPACE.validate_python(plain), mode="json")
+    for stage in value["stages"]:
+        if stage["per_position"] is None:  # said only where it is so: files of older spaces keep their fingerprints
+            del stage["per_position"]
+    return value
+
+
+def space_from_json(value: Any, where: str) -> SearchSpace:
+    """The space that `space_to_json` wrote, also with an earlier version's names; `where` is named if it is not whole."""
+    remedy = "Restore the file, or write it again."
+    try:
+        return _SPACE.validate_json(json.dumps(_renamed(value)), strict=True)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise DamagedFile(f"{where} must hold a whole space ({place})", remedy=remedy) from error
+    except BadSpace as error:
+        raise DamagedFile(f"{where} must hold a sound space ({error.rule})", remedy=remedy) from error
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_RENAMED.get(key, key): _renamed(item) for key, item in value.items()}
+    return [_renamed(item) for item in value] if isinstance(value, list) else value
+
+
+__all__ = ["find_space", "load_space", "names", "space_from_dict", "space_from_json", "space_to_dict", "space_to_json"]

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from pydantic import ConfigDict, with_config
+
 from snugnet.errors import BadSpace
 
 Activation = Literal["relu", "relu6", "swish", "hard-swish"]
@@ -29,6 +31,7 @@ def round_channels(value: float, divisor: int = 8) -> int:
     return rounded + divisor if rounded < 0.9 * value else rounded
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class BlockChoice:
     """One operation a block may be: kernel, expansion (middle width / input width), SE, and the range of a free width."""
@@ -56,6 +59,7 @@ class BlockChoice:
         return f"k{self.kernel}e{self.expand:g}{'s' if self.se else ''}"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class BlockRules:
     """What all blocks of a space have in common."""
@@ -92,6 +96,7 @@ class BlockRules:
         return round_channels(choice.expand * in_channels, self.mid_divisor)
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A row of blocks: the first may change resolution and width, the others keep them.
@@ -172,6 +177,7 @@ class Stage:
         return self.depths[-1]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Stem:
     """The first convolution."""
@@ -188,6 +194,7 @@ class Stem:
         _one_of("stem.act", self.act, get_args(Activation))
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """What follows the stages.
@@ -222,6 +229,7 @@ class Head:
         return self.hidden or round_channels(self.hidden_expand * in_channels)
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
     """Stem, stages, head, and the resolutions and classes they serve."""
