@@ -262,7 +262,7 @@ def test_no_torch():
 
 def test_a_limit_knows_its_amounts_its_table_and_its_device():
     phone = {"device": "a phone", "threads": "2"}
-    origin = {"kind": "measured", "device": phone, "calibration": {"margin": 0.25}}
+    origin = {"kind": "measured", "device": phone, "batch": 1, "resolutions": [32], "calibration": {"margin": 0.25}}
     table = CostTable(resource="latency", costs=dict(exact_table(SMALL, "macs").costs), origin=origin)
     limits = limits_of(
         SMALL, {"latency@phone": table}, {"latency@phone": "50%", "params": "1M"}, tighten={"params": 0.5}

@@ -234,7 +234,7 @@ def part_to_json(part: LayerSpec) -> dict[str, Any]:
 
 def part_from_json(value: Any) -> LayerSpec:
     """The part that `part_to_json` wrote; a wrong or missing field is named."""
-    if not isinstance(value, dict) or value.get("part") not in _KINDS:
+    if not isinstance(value, dict) or value.get("part") not in [*_KINDS]:  # of a list: it may hold anything
         raise DamagedFile("a part must be an object with 'part': stem, block or head", value=value, remedy=_RESTORE)
     # Earlier versions called the middle width "middle".
     fields = {"mid_channels" if name == "middle" else name: item for name, item in value.items() if name != "part"}
