@@ -21,8 +21,9 @@ from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_path
 from snugnet.searching.context import search_context
 from snugnet.searching.feasible_sampler import FeasibleSampler
 from snugnet.searching.front import front
-from snugnet.searching.objective import RelaxedObjective, fixed_weights
+from snugnet.searching.objective import RelaxedObjective, fixed_weights, prepared
 from snugnet.searching.search import search
+from snugnet.solve import balanced_start
 from snugnet.space import parse, preset
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample_many
@@ -330,6 +331,7 @@ def test_options_of_bcsfw(tiny_supernet, digits, tables, evaluator):
     for change in (
         {"start": "smallest"},
         {"gradient": "expected"},
+        {"loss": "plain"},
         {"schedule": "linear"},
         {"schedule": "fixed", "momentum": 0.9},
         {"projection": "alternating"},
@@ -386,3 +388,28 @@ def test_weights_are_fixed_only_while_the_relaxed_gradient_is_taken(tiny_superne
     with fixed_weights(tiny_supernet):
         assert not any(p.requires_grad for p in tiny_supernet.parameters())
     assert all(p.requires_grad for p in tiny_supernet.parameters())
+
+
+def test_the_calibrated_loss_does_not_mind_how_sure_a_super_network_is(tiny_supernet, digits, tables):
+    """Logits at a third of their size: the calibrated gradient stays what it was, the plain one turns."""
+    unsure = copy.deepcopy(tiny_supernet)
+    with torch.no_grad():
+        unsure.head.classifier.weight /= 3
+        unsure.head.classifier.bias /= 3
+    inside = search_context(tiny_supernet.space, tables, Budget({"latency": "70%"})).problem_set
+    alpha, beta = inside.spread(balanced_start(inside.problem).value)
+    rows = [row for stage in alpha for row in stage]
+
+    def gradient(supernet, calibrated):
+        objective = RelaxedObjective(supernet, ImageCache(digits), batch=64)
+        if calibrated:
+            assert objective.calibrate(rows, beta) > 0
+        loss, by_block, by_stage = objective(rows, beta, 0)
+        return loss, np.concatenate([*by_block, *by_stage])
+
+    with prepared(tiny_supernet), prepared(unsure):
+        (loss, slope), (loss_unsure, slope_unsure) = gradient(tiny_supernet, True), gradient(unsure, True)
+        plain, plain_unsure = gradient(tiny_supernet, False)[1], gradient(unsure, False)[1]
+    assert loss == pytest.approx(loss_unsure, rel=1e-2)
+    assert np.allclose(slope, slope_unsure, rtol=0.02, atol=0.02 * np.abs(slope).max())
+    assert not np.allclose(plain, plain_unsure, rtol=0.1, atol=0.1 * np.abs(plain).max())

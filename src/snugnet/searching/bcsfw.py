@@ -20,7 +20,7 @@ import numpy as np
 from snugnet.budgets import FeasibleSet
 from snugnet.errors import BadInput, UnknownName
 from snugnet.searching.context import Outcome, SearchMethod, Task
-from snugnet.searching.objective import Floats, GradientKind, RelaxedObjective
+from snugnet.searching.objective import Floats, GradientKind, LossKind, RelaxedObjective
 from snugnet.seeds import Seed
 from snugnet.solve import (
     Block,
@@ -54,14 +54,16 @@ class Bcsfw(SearchMethod):
     """Algorithm 1 with its choices spelt out.
 
     The paper's: balanced start, sampled gradients, schedule 4 / (t + 4), no momentum. Ours: 200 steps of 64 images, one
-    exact projection of depths and options together (the paper alternates), and several candidates evaluated for real
-    (`candidates=1`: the nearest network alone, as published)."""
+    exact projection of depths and options together (the paper alternates), several candidates evaluated for real
+    (`candidates=1`: the nearest network alone, as published), and logits at their best scale (`loss="plain"`: as they
+    are, as published)."""
 
     name = "bcsfw"
     steps: int = 200
     batch: int = 64
     start: Literal["balanced", "smallest"] = "balanced"
     gradient: GradientKind = "sampled"
+    loss: LossKind = "calibrated"
     schedule: Literal["paper", "classic", "linear", "fixed"] = "paper"
     fixed_step: float = 0.002  # of the fixed schedule
     momentum: float = 0.0
@@ -78,6 +80,9 @@ class Bcsfw(SearchMethod):
             task.supernet, task.evaluator.cache, batch=self.batch, kind=self.gradient, seed=task.seed
         )
         start = self._start(inside)
+        if self.loss == "calibrated":
+            alpha, beta = inside.spread(start)
+            objective.calibrate([row for rows in alpha for row in rows], beta)
         state, trace, mean = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace, mean)
         tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
@@ -85,6 +90,7 @@ class Bcsfw(SearchMethod):
         details: dict[str, Any] = {
             **_point_to_json(inside, state.point, ""),
             "projection": self.projection,
+            "scale": objective.scale,
             "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for a in tried],
         }
         details |= _point_to_json(inside, start, "start_")

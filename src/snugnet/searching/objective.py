@@ -2,6 +2,10 @@
 
 Every image takes a path sampled from the current point, the loss is differentiated with respect to the one-hot choices,
 and the images' gradients are summed (`sampled`); or the mixture itself is differentiated (`expected`).
+
+Mixed paths are far less sure of themselves than real networks, so the gradient of their plain cross entropy mostly asks for
+surer answers, which is depth. Networks are compared with that taken out (`evaluate.scoring`), and so is this loss: logits
+are multiplied by the scale that suits sampled paths best, fitted once and constant in the gradient (`calibrate`).
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from snugnet.evaluate.scoring import ImageCache, device_of
+from snugnet.evaluate.scoring import ImageCache, best_scale, device_of, resized
 from snugnet.nets import Supernet
 from snugnet.seeds import Seed
 
 Floats = NDArray[np.float64]
 GradientKind = Literal["sampled", "expected"]
+LossKind = Literal["calibrated", "plain"]
+_CALIBRATION_IMAGES = 256  # whose sampled paths the scale of the logits is fitted to
 
 
 @contextlib.contextmanager
@@ -66,11 +72,26 @@ class RelaxedObjective:
         batch: int = 64,
         kind: GradientKind = "sampled",
         seed: int = 0,
+        resolution: int | None = None,
     ) -> None:
         self.supernet, self._cache, self._split, self.kind = supernet, images, split, kind
         self._size, self._batch, self._seed = images.data.size(split), batch, Seed(seed).fold_in("relaxed")
-        self._device = device_of(supernet)
-        self.images = 0
+        self._device, self._resolution = device_of(supernet), resolution
+        self.images, self.scale = 0, 1.0
+
+    def calibrate(self, alpha: Sequence[Floats], beta: Sequence[Floats]) -> float:
+        """Fit the scale of the logits to paths sampled at this point, on the images of the first steps."""
+        logits, labels = [], []
+        for step in range(-(-min(_CALIBRATION_IMAGES, self._size) // min(self._batch, self._size))):
+            images, truth = self._batch_of(step)
+            rng = self._seed.fold_in("calibration", step).numpy()
+            paths = [[self._weights(vector, len(truth), rng) for vector in vectors] for vectors in (alpha, beta)]
+            with torch.no_grad():
+                logits.append(self.supernet(images, *paths).float())
+            labels.append(truth)
+            self.images += len(truth)
+        self.scale = best_scale(torch.cat(logits), torch.cat(labels))[0]
+        return self.scale
 
     def __call__(
         self, alpha: Sequence[Floats], beta: Sequence[Floats], step: int
@@ -82,7 +103,7 @@ class RelaxedObjective:
         a = [self._weights(vector, count, rng) for vector in alpha]
         b = [self._weights(vector, count, rng) for vector in beta]
         with fixed_weights(self.supernet):
-            loss = F.cross_entropy(self.supernet(images, a, b), labels)
+            loss = F.cross_entropy(self.supernet(images, a, b) * self.scale, labels)
             gradients = torch.autograd.grad(loss, [*a, *b])
         self.images += len(labels)
         flat = [(g.sum(0) if g.dim() == 2 else g).double().cpu().numpy() for g in gradients]
@@ -93,7 +114,8 @@ class RelaxedObjective:
         size = min(self._batch, self._size)
         epoch, place = divmod(step, max(1, self._size // size))
         order = torch.from_numpy(self._seed.fold_in("order", epoch).numpy().permutation(self._size))
-        return self._cache.take(self._split, order[place * size : (place + 1) * size], self._device)
+        images, labels = self._cache.take(self._split, order[place * size : (place + 1) * size], self._device)
+        return resized(images, self._resolution), labels
 
     def _weights(self, vector: Floats, count: int | None, rng: np.random.Generator) -> Tensor:
         if count is None:
