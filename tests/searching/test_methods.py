@@ -398,13 +398,12 @@ def test_the_calibrated_loss_does_not_mind_how_sure_a_super_network_is(tiny_supe
         unsure.head.classifier.bias /= 3
     inside = search_context(tiny_supernet.space, tables, Budget({"latency": "70%"})).problem_set
     alpha, beta = inside.spread(balanced_start(inside.problem).value)
-    rows = [row for stage in alpha for row in stage]
 
     def gradient(supernet, calibrated):
         objective = RelaxedObjective(supernet, ImageCache(digits), batch=64)
         if calibrated:
-            assert objective.calibrate(rows, beta) > 0
-        loss, by_block, by_stage = objective(rows, beta, 0)
+            assert objective.calibrate(alpha, beta) > 0
+        loss, by_block, by_stage = objective(alpha, beta, 0)
         return loss, np.concatenate([*by_block, *by_stage])
 
     with prepared(tiny_supernet), prepared(unsure):

@@ -81,8 +81,7 @@ class Bcsfw(SearchMethod):
         )
         start = self._start(inside)
         if self.loss == "calibrated":
-            alpha, beta = inside.spread(start)
-            objective.calibrate([row for rows in alpha for row in rows], beta)
+            objective.calibrate(*inside.spread(start))
         state, trace, mean = self._resumed(task, start)
         state, trace = self._steps(task, inside, objective, state, trace, mean)
         tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
