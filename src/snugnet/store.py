@@ -347,6 +347,9 @@ class RunLock:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise self._taken(holder) from None
+        if not self._in_place():  # its holder has just ended and taken it away: there is another file by now, or none
+            os.close(self._file)
+            return self.__enter__()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
         self._held.add(key)
@@ -357,7 +360,13 @@ class RunLock:
     ) -> None:
         if self._file is not None:
             self._held.discard(self.path.absolute())
-            os.close(self._file)  # which unlocks; the file stays, so that nobody locks a deleted one
+            self.path.unlink(missing_ok=True)
+            os.close(self._file)  # which unlocks
+
+    def _in_place(self) -> bool:
+        """Is the file that was locked still the one in the folder?"""
+        assert self._file is not None
+        return self.path.exists() and os.path.samestat(os.fstat(self._file), self.path.stat())
 
     def _taken(self, holder: object) -> BadInput:
         return BadInput(

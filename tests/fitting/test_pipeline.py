@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from house import one_clear_line
 from snugnet.costs.table import load_table, save_table
 from snugnet.deploy.certificate import read_certificate
-from snugnet.fitting.finetuning import in_words
+from snugnet.fitting.finetuning import Finetuned
 
 RECIPE = """
 name: tiny
@@ -302,10 +302,11 @@ def test_fine_tuning_tells_where_it_came_from_and_when_the_teacher_was_no_help(f
     assert kept["architecture"] == told["architecture"] and kept["val"] == told["accuracy"]
     code, out, _ = snug("finetune", str(run), "--epochs", "1", "--option", "distill=0", "--threads", "1", "--json")
     assert code == 0 and "teacher" not in json.loads(out)
-    words = in_words({"val": 0.861, "test": 0.85, "before": 0.86, "teacher": 0.867})
-    assert words.startswith("held-out accuracy 86.1% (before: 86.0%, its teacher: 86.7%), test 85.0%; a teacher hardly")
+    numbers = {"val": 0.861, "test": 0.85, "before": 0.86, "teacher": 0.867}
+    text = str(Finetuned(**numbers))
+    assert text.startswith("held-out accuracy 86.1% (before: 86.0%, its teacher: 86.7%), test 85.0%; a teacher hardly")
     for better in ({"val": 0.9}, {"teacher": 0.9}, {"before": 0.98, "val": 0.98, "teacher": 0.99}):
-        assert "hardly" not in in_words({"val": 0.861, "test": 0.85, "before": 0.86, "teacher": 0.867, **better})
+        assert "hardly" not in str(Finetuned(**{**numbers, **better}))
 
 
 def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):
@@ -326,7 +327,7 @@ def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, sn
         return real(network, *words, **more)
 
     monkeypatch.setattr(pipeline, "certify", certify)
-    monkeypatch.setattr(pipeline, "_over", lambda path: {"params": 1.05})
+    monkeypatch.setattr(pipeline, "measured_shares", lambda path: {"params": 1.05 if path.parent == run else 0.9})
     code, _, err = snug("run", str(finished / "tiny.yaml"), "--out", str(run), "--threads", "1")
     assert code == 0, err
     assert "the next search aims at 94.8%" in err

@@ -8,7 +8,7 @@ import typer
 
 from snugnet.budgets.budget import Budget
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.cli.run_options import RunFolder, Threads, open_for_search
+from snugnet.cli.run_options import RunFolder, Threads, locks_run, open_for_search
 from snugnet.cli.search import read_options
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress
@@ -22,6 +22,7 @@ Options = Annotated[
 ]
 
 
+@locks_run
 def finetune(
     run: RunFolder,
     epochs: Epochs = None,
@@ -31,7 +32,7 @@ def finetune(
     json: Json = False,
 ) -> None:
     """Train the network that `snugnet search` found, with the largest network as teacher; killed, it goes on."""
-    from snugnet.fitting.finetuning import finetuned, in_words
+    from snugnet.fitting.finetuning import finetune_found
 
     opened = open_for_search(run, threads)
     path = run / "architecture.json"
@@ -42,7 +43,7 @@ def finetune(
     changes = {"scratch": scratch or section.scratch, "options": {**section.options, **read_options(option or [])}}
     if epochs is not None:
         changes["epochs"] = epochs
-    reached = finetuned(
+    tuned = finetune_found(
         opened.supernet,
         opened.data,
         architecture,
@@ -51,13 +52,14 @@ def finetune(
         seed=opened.recipe.seed,
         channels_last=opened.recipe.train.channels_last,
         threads=threads,
+        device=opened.recipe.train.device,
         progress=RichProgress(),
         budget=Budget(opened.recipe.budget).to_json(),
     )
-    facts = {"network": str(run / "network.safetensors"), "accuracy": reached["val"], "test_accuracy": reached["test"]}
-    facts |= {name: reached[name] for name in ("before", "teacher") if name in reached}
+    facts = {"network": str(run / "network.safetensors"), "accuracy": tuned.val, "test_accuracy": tuned.test}
+    facts |= {name: value for name, value in tuned.to_json().items() if name in ("before", "teacher", "worse")}
     if json:
         print_json({**facts, "architecture": str(architecture)})
     else:
-        print(in_words(reached))
+        print(tuned)
     say(f"read {path}; wrote {run / 'network.safetensors'}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
+from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, locks_run, open_for_search, read_tables
 from snugnet.progress import RichProgress
 from snugnet.store import check_writable, write_json, write_text
 from snugnet.units import resource as known_resource
@@ -22,6 +22,7 @@ Csv = Annotated[Path | None, typer.Option("--csv", help="Write the points as CSV
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw accuracy against the resource (.png, .svg or .pdf).")]
 
 
+@locks_run
 def front(
     run: RunFolder,
     resource: ResourceName = "latency",

@@ -104,7 +104,7 @@ def space_at(word: str, resolution: int | None, classes: int | None) -> SearchSp
 
 def _of_run(folder: Path) -> SearchSpace:
     """The space of a run's super-network, width and classes included."""
-    from snugnet.fitting.reading import read
+    from snugnet.fitting.recipe import read
     from snugnet.store import read_text
 
     path = folder / "recipe.yaml"

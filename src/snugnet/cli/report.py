@@ -21,7 +21,7 @@ def _space(run: Path) -> SearchSpace | None:
     recipe = run / "recipe.yaml"
     if (run / "table.json").exists() or not recipe.exists():
         return None
-    from snugnet.fitting.reading import read
+    from snugnet.fitting.recipe import read
 
     try:
         known = read(read_text(recipe), origin=str(recipe))

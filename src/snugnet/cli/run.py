@@ -25,11 +25,11 @@ def run(
 ) -> None:
     """Measure, train, search, fine-tune, export, certify and report. Killed at any moment, the same command goes on."""
     from snugnet import fitting
-    from snugnet.fitting.pipeline import Pipeline
 
-    wanted = fitting.find(recipe, changes or [])
-    folder = out or Path("runs") / wanted.name
-    facts = Pipeline(wanted, folder, say=say, progress=RichProgress(), threads=threads).run()
+    plan = fitting.find(recipe, changes or [])
+    folder = out or Path("runs") / plan.name
+    result = fitting.fit(plan, out=folder, threads=threads, say=say, progress=RichProgress())
+    facts = result.to_json()
     if json:
         print_json(facts)
         return

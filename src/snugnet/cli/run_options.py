@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, TableMismatch
+from snugnet.store import RunLock
 
 if TYPE_CHECKING:
     from snugnet.fitting.runs import Run
@@ -27,12 +31,23 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threa
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random in the search.")]
 
 
+def locks_run(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb that writes into RUN holds the folder's lock meanwhile."""
+
+    @functools.wraps(verb)
+    def locked(run: Path, **options: Any) -> None:
+        with RunLock(run) if run.is_dir() else contextlib.nullcontext():
+            verb(run=run, **options)
+
+    return locked
+
+
 def read_tables(folder: Path, words: list[str] | None) -> dict[str, CostTable]:
     """The tables named on the command line, by resource; the run's own if none was named."""
     tables: dict[str, CostTable] = {}
     if not words:
-        own = folder / "table.json"
-        words = [str(own)] if own.exists() else []
+        words = [str(folder / "table.json")] if (folder / "table.json").exists() else []
+        words += [f"latency@{path.stem.partition('@')[2]}={path}" for path in sorted(folder.glob("table@*.json"))]
     for word in words:
         name, equals, path = word.partition("=")
         table = load_table(path if equals else word)

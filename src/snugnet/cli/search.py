@@ -9,7 +9,7 @@ import typer
 
 from snugnet.cli.certify import read_limits
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, open_for_search, read_tables
+from snugnet.cli.run_options import RunFolder, Seed, TableFiles, Threads, locks_run, open_for_search, read_tables
 from snugnet.cli.worths import named_worths, print_worths
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress
@@ -32,6 +32,7 @@ ShowWorths = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", help="Where to write the result (default: RUN/search.json).")]
 
 
+@locks_run
 def search(
     run: RunFolder,
     budget: Limits,

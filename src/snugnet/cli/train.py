@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.progress import RichProgress
+from snugnet.store import RunLock
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder; made if it is not there.")]
@@ -20,7 +22,7 @@ Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: train.phases[0].epochs=3.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda (default: the recipe's).")]
 
 
 def train(
@@ -29,42 +31,28 @@ def train(
     resume: Resume = True,
     changes: Changes = None,
     threads: Threads = None,
-    device: Device = "auto",
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
     from snugnet import fitting
     from snugnet.fitting import runs
-    from snugnet.training import train as run_training
+    from snugnet.fitting.pipeline import train_recipe
 
-    wanted = fitting.find(recipe, changes or [])
-    data = wanted.data.load()
-    space = wanted.space.build(data)
-    known = runs.init_run(out, wanted)
-    if os.environ.get("RANK", "0") == "0":
-        say(
-            f"{'going on with' if known else 'read'} {out / 'recipe.yaml' if known else recipe}; data {data.about.name}"
-        )
-    part = wanted.train
-    result = run_training(
-        runs.fresh_supernet(space, wanted.seed),
-        data,
-        part.methods(),
-        out=out,
-        seed=wanted.seed,
-        batch=part.batch,
-        accumulate=part.accumulate,
-        resume=resume,
-        threads=threads,
-        device=device,
-        precision=part.precision,
-        channels_last=part.channels_last,
-        eval_times=part.eval_times,
-        checkpoint_seconds=part.checkpoint_seconds,
-        progress=RichProgress(),
-    )
-    if os.environ.get("RANK", "0") != "0":
-        return  # under torchrun one process speaks for all
+    plan = fitting.find(recipe, changes or [])
+    data = plan.data.load()
+    space = plan.space.build(data)
+    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun one process speaks for all, and holds the folder
+    with RunLock(out) if speaks else nullcontext():
+        known = runs.init_run(out, plan)
+        if speaks:
+            origin = out / "recipe.yaml" if known else recipe
+            say(f"{'going on with' if known else 'read'} {origin}; data {data.about.name}")
+        options: dict[str, Any] = {"resume": resume, "threads": threads, "progress": RichProgress()}
+        options |= {} if device is None else {"device": device}
+        result = train_recipe(plan, runs.fresh_supernet(space, plan.seed), data, out, **options)
+    if not speaks:
+        return
     for note in result.notes:
         say(f"passed over a damaged checkpoint: {note}")
     _tell(result, out, json)

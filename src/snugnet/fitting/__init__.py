@@ -1,6 +1,6 @@
-"""Recipes: a run as a YAML file, validated before anything happens; `digits` and `fashion-mnist` come with the package."""
+"""The whole way from data to a certified network: `fit`, the recipes it is told by, and the run folders it leaves."""
 
-from snugnet.fitting.reading import find, names, read
-from snugnet.fitting.recipe import Recipe
+from snugnet.fitting.fit import FitResult, fit
+from snugnet.fitting.recipe import Recipe, find, names, read
 
-__all__ = ["Recipe", "find", "names", "read"]
+__all__ = ["FitResult", "Recipe", "find", "fit", "names", "read"]

@@ -2,32 +2,64 @@
 
 Inherited weights with batch-norm statistics of their own, then fine-tuning with the largest network as teacher, or
 training from scratch. Every network and setting has a folder of its own under `finetune/`, so each resumes by itself.
+Where fine-tuning left the network worse on held-out images than it was, the network is shipped as it was, and that is said.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+import copy
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
-from snugnet.errors import UnknownName
-from snugnet.evaluate.scoring import ImageCache, subnetwork
-from snugnet.fitting.recipe import FinetuneSection
+from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, subnetwork
+from snugnet.fitting.recipe import FinetuneSection, unknown_key
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
-from snugnet.store import sha256, tensors_fingerprint, write_json
-from snugnet.training import accuracy, methods, train
+from snugnet.store import fingerprint, tensors_fingerprint, write_json
+from snugnet.training import methods, train
 from snugnet.training.method import Method
 
 
-def finetuned(
+@final
+@dataclass(frozen=True, kw_only=True)
+class Finetuned:
+    """Accuracies of the shipped network on held-out (val) and test images, and, on held-out ones, what to compare with."""
+
+    val: float
+    test: float
+    before: float | None = None  # of the network it started from
+    teacher: float | None = None
+    worse: float | None = None  # what fine-tuning came to where that was below `before`, so that it was not kept
+
+    def to_json(self) -> dict[str, float]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __str__(self) -> str:
+        """For people; with a hint where the teacher was no help."""
+        beside = {"before": self.before, "its teacher": self.teacher}
+        known = ", ".join(f"{name}: {value:.1%}" for name, value in beside.items() if value is not None)
+        text = f"held-out accuracy {self.val:.1%}{f' ({known})' if known else ''}, test {self.test:.1%}"
+        if self.worse is not None:
+            text += f"; fine-tuning came to {self.worse:.1%}, so the network is kept as it was before"
+        if self.teacher is not None and self.before is not None:
+            gained, lead = (self.worse or self.val) - self.before, self.teacher - self.before
+            if gained < 0.01 and lead < 0.02 and self.teacher < 0.97:
+                text += (
+                    "; a teacher hardly better than its pupil holds it back: try the options distill=0 and a larger lr"
+                )
+        return text
+
+
+def finetune_found(
     supernet: Supernet,
     data: Data,
     architecture: Architecture,
@@ -38,47 +70,32 @@ def finetuned(
     channels_last: bool,
     threads: int | None,
     progress: Progress,
+    device: str = "auto",
     budget: dict[str, str] | None = None,
-) -> dict[str, float]:
-    """Writes network.safetensors and accuracy.json; the accuracies on held-out (val) and test images, and for
-    comparison those of the network `before` and of its `teacher` on held-out ones."""
+) -> Finetuned:
+    """Train the found network and write network.safetensors and accuracy.json."""
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
-    compared: dict[str, float] = {}
-    images = ImageCache(data)
-    if section.scratch:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = build(architecture, supernet.space)
-    else:
-        network = subnetwork(supernet, architecture, images)
+    images = ImageCache(data)  # placed where each network is: training may move it
+    network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed)
+    beside: dict[str, float] = {}
     if section.epochs:
-        teacher = None if section.scratch else subnetwork(supernet, largest(supernet.space), images)
         if not section.scratch:
-            compared["before"] = accuracy(network, images)
+            beside["before"] = accuracy(network, images)
         if teacher is not None and method.describe().get("distill"):
-            compared["teacher"] = accuracy(teacher, images)
+            beside["teacher"] = accuracy(teacher, images)
+        start = copy.deepcopy(network)
         home = _home(folder, supernet, architecture, section)
-        # Recalibration gives other last bits with another number of threads: the folder's name says what both come from.
-        options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "start": home.name}
+        options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "device": device}
+        options["start"] = home.name  # recalibration has other last bits with other threads: the name says what it is
         train(network, data, method, out=home, batch=section.batch, teacher=teacher, progress=progress, **options)
+        reached = accuracy(network, images)
+        if reached < beside.get("before", 0.0):
+            network, beside["worse"] = start, reached
     network.eval()
-    card = card_of(data, supernet, architecture, budget or {})
-    save_network(network, folder / "network.safetensors", card)
-    found = {split: accuracy(network, images, split) for split in ("val", "test")} | compared
-    write_json(folder / "accuracy.json", {**found, "architecture": str(architecture)})
-    return found
-
-
-def in_words(reached: dict[str, float]) -> str:
-    """What fine-tuning came to, for people; with a hint where the teacher was no help."""
-    beside = {"before": "before: {:.1%}", "teacher": "its teacher: {:.1%}"}
-    told = ", ".join(words.format(reached[name]) for name, words in beside.items() if name in reached)
-    text = f"held-out accuracy {reached['val']:.1%}{f' ({told})' if told else ''}, test {reached['test']:.1%}"
-    if "teacher" in reached:
-        gained, lead = reached["val"] - reached["before"], reached["teacher"] - reached["before"]
-        if gained < 0.01 and lead < 0.02 and reached["teacher"] < 0.97:
-            text += "; a teacher hardly better than its pupil holds it back: try the options distill=0 and a larger lr"
-    return text
+    save_network(network, folder / "network.safetensors", card_of(data, supernet, architecture, budget or {}))
+    tuned = Finetuned(val=accuracy(network, images), test=accuracy(network, images, "test"), **beside)
+    write_json(folder / "accuracy.json", {**tuned.to_json(), "architecture": str(architecture)})
+    return tuned
 
 
 def finetune_method(section: FinetuneSection) -> Method:
@@ -86,7 +103,7 @@ def finetune_method(section: FinetuneSection) -> Method:
     known = [field.name for field in fields(methods.finetune())]
     for name in section.options:
         if name not in known:
-            raise UnknownName("an option of finetune", name, known)
+            raise unknown_key("an option of finetune", name, known)
     make = methods.scratch if section.scratch else methods.finetune
     return make(**{"epochs": section.epochs or 1, **section.options})
 
@@ -105,6 +122,19 @@ def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: 
     )
 
 
+def _pupil_and_teacher(
+    supernet: Supernet, images: ImageCache, architecture: Architecture, section: FinetuneSection, seed: int
+) -> tuple[Any, Any]:
+    """The network to train and, unless it starts from scratch, the largest network; on the super-network's device."""
+    if section.scratch:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return build(architecture, supernet.space).to(device_of(supernet)), None
+    teacher = subnetwork(supernet, largest(supernet.space), images) if section.epochs else None
+    return subnetwork(supernet, architecture, images), teacher
+
+
 def _home(folder: Path, supernet: Supernet, architecture: Architecture, section: FinetuneSection) -> Path:
-    words = f"{architecture} {tensors_fingerprint(supernet.state_dict())} {section.model_dump_json()}"
-    return folder / "finetune" / sha256(words.encode())[:12]
+    weights = tensors_fingerprint(supernet.state_dict())
+    identity = fingerprint([str(architecture), weights, section.model_dump(mode="json")])
+    return folder / "finetune" / identity[:12]

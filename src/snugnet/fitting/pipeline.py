@@ -1,13 +1,14 @@
-"""`snugnet run`: from data to a certified network, a step at a time.
+"""A recipe in a run folder, step by step: measure, check, train, search, fine-tune, export, certify, report.
 
-measure -> check -> train -> search -> fine-tune -> export -> certify -> report. Every step reads and writes the run
-folder, is skipped when done and resumes when killed. The promise loop sits in `search`: the found network is measured on
-the device before it is trained, and while it is over budget the limit is tightened by what was learnt and solved again, a
-bounded number of times. Budgets nobody can meet are refused before anything is trained.
+Every step reads and writes the run folder, is skipped when it is done for the same inputs, and resumes when killed. Budgets
+nobody can meet are refused before anything is trained. The found network is measured before it is trained (`measured`), the
+shipped file once more; if that one is over after all, the search is sent back to aim lower, a bounded number of times.
+A limit with a label (`latency@phone`) is measured, searched and certified on the device of that label.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, final
 
 import torch
 
-from snugnet.budgets import Budget, dearest
+from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
@@ -25,12 +26,14 @@ from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
 from snugnet.deploy.onnx_file import stamp
 from snugnet.devices import by_name
+from snugnet.devices.device import Device
 from snugnet.devices.timing import TimingSettings
-from snugnet.errors import BadInput, BudgetExceeded, Infeasible
+from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.fitting import runs
-from snugnet.fitting.finetuning import card_of, finetune_method, finetuned, in_words
-from snugnet.fitting.recipe import Recipe
-from snugnet.nets import build
+from snugnet.fitting.finetuning import card_of, finetune_found, finetune_method
+from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
+from snugnet.fitting.recipe import MeasureSection, Recipe
+from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import SearchResult, load_result
 from snugnet.searching.context import search_context
@@ -40,12 +43,15 @@ from snugnet.store import Say, StepCache, read_json, write_json
 from snugnet.training import train
 from snugnet.units import resource, show
 
-_BACK_OFF = 0.995  # beyond what was learnt: the next network's own noise
+_SHOWN = (  # what the page shows: it is made again when any of them changed
+    "recipe.yaml", "train.jsonl", "search.json", "architecture.json", "search/evaluations.jsonl", "search/worths.json",
+    "front.json", "accuracy.json", "certificate.json", "network.safetensors", "network.onnx",
+)  # fmt: skip
 
 
 @final
 class Pipeline:
-    """One recipe in one folder."""
+    """One recipe in one folder. The constructor refuses what can be refused before any work."""
 
     def __init__(
         self, recipe: Recipe, folder: Path, *, say: Say, progress: Progress, threads: int | None = None
@@ -54,31 +60,123 @@ class Pipeline:
         self.budget = Budget(recipe.budget)
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
+        self.places = _places(recipe, self.budget)
         make_method(recipe.search.method, recipe.search.options)
         finetune_method(recipe.finetune).check()
         self.data = recipe.data.load()
         self.space = recipe.space.build(self.data)
-        self._refuse_early()
+        exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
+        search_context(self.space, [], exact)
 
-    def run(self) -> dict[str, Any]:
-        """All steps; the facts a user wants at the end."""
+    def run(self) -> None:
+        """All steps."""
         runs.init_run(self.folder, self.recipe)
-        self.step_cache = StepCache(self.folder, self._say)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        if self._timed:
-            self._measure()
-        search_context(self.space, self.tables, self.budget)  # refuses before anything is trained
-        if self._timed and self.recipe.measure.check:
-            self._check()
+        for name in self.places:
+            self._measure(name)
+        _ = self.promised  # refuses before anything is trained
+        for name in self.places:
+            self._check(name)
         self._train()
-        self._promise()
+        self._until_shipped()
         self._front()
         self._report()
-        return self._facts()
 
-    def _promise(self) -> None:
-        """Search, fine-tune, export, certify; if the shipped file is over after all, tighten and go back, boundedly."""
+    @cached_property
+    def steps(self) -> StepCache:
+        return StepCache(self.folder, self._say)
+
+    @cached_property
+    def tables(self) -> dict[str, CostTable]:
+        """Every latency limit's own measured table, exact tables for the others."""
+        return {
+            name: load_table(self.folder / table_file(name)) if name in self.places else exact_table(self.space, name)
+            for name in self.budget
+        }
+
+    @cached_property
+    def devices(self) -> dict[str, Device]:
+        """By label: what a certificate measures on."""
+        return {
+            _label(name): by_name(section.device, threads=section.threads, precision=section.precision)
+            for name, section in self.places.items()
+        }
+
+    @cached_property
+    def promised(self) -> Budget:
+        """The budget in absolute units: percentages of the largest network by the same table. Infeasible ones raise."""
+        return search_context(self.space, self.tables, self.budget).limits.absolute()
+
+    @property
+    def batch(self) -> int:
+        """Images at a time when the network is measured; the same for all devices."""
+        return next(iter(self.places.values()), self.recipe.measure).batch
+
+    @cached_property
+    def supernet(self) -> Supernet:
+        return runs.open_run(self.folder).supernet
+
+    @property
+    def result(self) -> SearchResult:
+        return load_result(self.folder / "search.json", self.space)
+
+    def _hashes(self, *files: str) -> dict[str, str | None]:
+        """What later steps depend on; a file that is not there is None."""
+        return {file: self.steps.hash_of(file) if (self.folder / file).exists() else None for file in files}
+
+    @property
+    def _table_files(self) -> list[str]:
+        return [table_file(name) for name in self.places]
+
+    def _measure(self, name: str) -> None:
+        section, device, file = self.places[name], self.devices[_label(name)], table_file(name)
+
+        def work() -> str:
+            table = measure(
+                self.space,
+                device,
+                batch=section.batch,
+                settings=TimingSettings(seconds=section.seconds),
+                out=self.folder / file,
+                source=self.recipe.space.name,
+                progress=self.progress,
+            )
+            return f"{len(table.costs)} blocks on {section.device}, margin {table.margin:.1%}"
+
+        settings = section.model_dump(exclude={"check"})  # how many networks check the table changes nothing in it
+        inputs = [settings, device.fingerprint(), repr(self.space)]
+        self.steps.step(_step("measure", name), inputs, [file], work)
+
+    def _check(self, name: str) -> None:
+        networks, file = self.places[name].check, table_file(name).replace("table", "check")
+        if not networks:
+            return
+
+        def work() -> str:
+            device = self.devices[_label(name)]
+            check = check_table(self.tables[name], self.space, device, networks=networks, progress=self.progress)
+            write_json(self.folder / file, check.to_json())
+            return f"R2 {check.r2:.3f}, worst error {check.worst_error:.1%} on {len(check.networks)} unseen networks"
+
+        inputs = [self.steps.hash_of(table_file(name)), networks]
+        self.steps.step(_step("check", name), inputs, [file], work)
+
+    def _start(self) -> Supernet:
+        """The super-network that training starts from."""
+        return runs.fresh_supernet(self.space, self.recipe.seed)
+
+    def _train(self) -> None:
+        def work() -> str:
+            result = train_recipe(
+                self.recipe, self._start(), self.data, self.folder, threads=self.threads, progress=self.progress
+            )
+            return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
+
+        self.steps.step("train", self.recipe.trained(), ["supernet.safetensors"], work)
+
+    def _until_shipped(self) -> None:
+        """Search, fine-tune, export, certify; if the shipped file is over after all, aim lower and go back, boundedly."""
         for _ in range(self.recipe.search.rounds):
             self._search()
             self._finetune()
@@ -86,17 +184,17 @@ class Pipeline:
                 self._export()
                 return
             except BudgetExceeded:
-                self._tighten(_over(self.folder / "certificate.json"))
-        raise self._unreachable(None)
+                over = {n: s for n, s in measured_shares(self.folder / "certificate.json").items() if s > 1.0}
+                self._aim_lower(over)
+        raise self._unreachable(measured_shares(self.folder / "certificate.json"), "")
 
-    def _tighten(self, over: dict[str, float]) -> None:
-        """Remember what was learnt: the next search aims lower. Kept in the run, so that it survives a kill."""
-        factors = self._factors()
+    def _aim_lower(self, over: Mapping[str, float]) -> None:
+        """Remember what was learnt, for the next search; in the run folder, so that it survives a kill."""
+        margins = {name: table.margin for name, table in self.tables.items()}
+        factors = lowered(factors_of(self.result, margins), over)
         for name, share in over.items():
-            factors[name] = factors.get(name, 1.0) * _BACK_OFF / share
             self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {factors[name]:.1%} of it")
         write_json(self.folder / "tightened.json", {"of": self._aim(), "factors": factors})
-        self.__dict__.pop("found", None)
 
     def _factors(self) -> dict[str, float]:
         path = self.folder / "tightened.json"
@@ -104,179 +202,83 @@ class Pipeline:
         return dict(saved["factors"]) if saved.get("of") == self._aim() else {}
 
     def _aim(self) -> list[Any]:
-        table = [self.step_cache.hash_of("table.json")] if self._timed else []
-        return [self.promised.to_json(), *table]
-
-    @property
-    def _timed(self) -> bool:
-        return any(resource(name).name == "latency" for name in self.budget)
-
-    @cached_property
-    def tables(self) -> dict[str, CostTable]:
-        """The measured table for every latency limit, exact tables for the others."""
-        found = {}
-        for name in self.budget:
-            found[name] = exact_table(self.space, name) if name in EXACT else load_table(self.folder / "table.json")
-        return found
-
-    @cached_property
-    def device(self) -> Any:
-        section = self.recipe.measure
-        return by_name(section.device, threads=section.threads, precision=section.precision)
-
-    @cached_property
-    def promised(self) -> Budget:
-        """The budget in absolute units: percentages of the largest network by the same table."""
-        words = {}
-        for name in self.budget:
-            if self.budget.is_relative(name):
-                amount = self.budget.amount(name, dearest(self.space, self.tables[name]).cost)
-                words[name] = f"{amount:.6g}{_WRITTEN[resource(name).name]}"
-            else:
-                words[name] = self.budget[name]
-        return Budget(words)
-
-    def _refuse_early(self) -> None:
-        exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
-        search_context(self.space, [], exact)
-
-    def _measure(self) -> None:
-        section = self.recipe.measure
-        inputs = [section.model_dump(), self.device.fingerprint(), repr(self.space)]
-
-        def work() -> str:
-            settings = TimingSettings(seconds=section.seconds)
-            table = measure(
-                self.space,
-                self.device,
-                batch=section.batch,
-                settings=settings,
-                out=self.folder / "table.json",
-                source=self.recipe.space.name,
-                progress=self.progress,
-            )
-            return f"{len(table.costs)} blocks on {section.device}, margin {table.margin:.1%}"
-
-        self.step_cache.step("measure", inputs, ["table.json"], work)
-
-    def _check(self) -> None:
-        def work() -> str:
-            table = next(t for n, t in self.tables.items() if resource(n).name == "latency")
-            found = check_table(
-                table, self.space, self.device, networks=self.recipe.measure.check, progress=self.progress
-            )
-            write_json(self.folder / "check.json", found.to_json())
-            return f"R2 {found.r2:.3f}, worst error {found.worst_error:.1%} on {len(found.networks)} unseen networks"
-
-        inputs = [self.step_cache.hash_of("table.json"), self.recipe.measure.check]
-        self.step_cache.step("check", inputs, ["check.json"], work)
-
-    def _train(self) -> None:
-        section = self.recipe.train
-
-        def work() -> str:
-            result = train(
-                runs.fresh_supernet(self.space, self.recipe.seed),
-                self.data,
-                section.methods(),
-                out=self.folder,
-                seed=self.recipe.seed,
-                batch=section.batch,
-                accumulate=section.accumulate,
-                threads=self.threads,
-                precision=section.precision,
-                channels_last=section.channels_last,
-                eval_times=section.eval_times,
-                checkpoint_seconds=section.checkpoint_seconds,
-                progress=self.progress,
-            )
-            return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
-
-        self.step_cache.step("train", self.recipe.trained(), ["supernet.safetensors"], work)
-
-    @cached_property
-    def supernet(self) -> Any:
-        return runs.open_run(self.folder).supernet
+        return [self.promised.to_json(), self._hashes(*self._table_files)]
 
     def _search(self) -> None:
-        inputs = [self.step_cache.hash_of("supernet.safetensors"), self.promised.to_json(), self.recipe.seed]
-        inputs += [self.recipe.search.model_dump()]
-        inputs += [self.step_cache.hash_of("table.json")] if self._timed else []
-        inputs += [self._factors()]
-        self.step_cache.step("search", inputs, ["search.json", "architecture.json"], self._until_it_fits)
+        inputs = [self._hashes("supernet.safetensors", *self._table_files), self.promised.to_json(), self.recipe.seed]
+        inputs += [self.recipe.search.model_dump(), self._factors()]
+        self.steps.step("search", inputs, ["search.json", "architecture.json"], self._measured_search)
 
-    def _until_it_fits(self) -> str:
-        """The promise loop: solve, measure the whole network, tighten by what was learnt, solve again."""
-        section, factors = self.recipe.search, self._factors()
-        self.__dict__.pop("found", None)
+    def _measured_search(self) -> str:
+        section = self.recipe.search
+
+        def find(factors: Factors) -> SearchResult:
+            return search(
+                self.supernet,
+                self.data,
+                self.tables,
+                self.promised,
+                section.method,
+                self.recipe.seed,
+                out=self.folder / "search",
+                tighten=dict(factors),
+                progress=self.progress,
+                **section.options,
+            )
+
         if section.front:
             self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
-        for number in range(1, section.rounds + 1):
-            try:
-                found = search(
-                    self.supernet,
-                    self.data,
-                    self.tables,
-                    self.promised,
-                    section.method,
-                    self.recipe.seed,
-                    out=self.folder / "search",
-                    tighten=factors,
-                    progress=self.progress,
-                    **section.options,
-                )
-            except Infeasible as error:
-                if not factors:
-                    raise
-                raise self._unreachable(error) from error
-            over = self._measured_over(found)
-            if not over:
-                found.save(self.folder / "search.json")
-                write_json(self.folder / "architecture.json", found.architecture.to_json())
-                again = f" after {number} rounds" if number > 1 else ""
-                return f"{found.method} found {found.accuracy:.1%}, measured within budget{again}"
-            for name, share in over.items():
-                factors[name] = factors.get(name, 1.0) * _BACK_OFF / share
-                self._say(f"search: measured at {share:.1%} of its {name} limit; tightened to {factors[name]:.1%}")
-        raise self._unreachable(None)
+        loop = MeasuredLoop(
+            find, self._measured, factors=self._factors(), say=lambda line: self._say(f"search: {line}")
+        )
+        best = loop.run(section.rounds)
+        if best is None:
+            if not loop.rounds:  # what the shipped file taught left nothing to search
+                raise self._unreachable(measured_shares(self.folder / "certificate.json"), _NOTHING_SMALLER)
+            raise self._unreachable(loop.nearest.shares, "" if len(loop.rounds) == section.rounds else _NOTHING_SMALLER)
+        return self._keep(best, len(loop.rounds))
 
-    def _measured_over(self, found: SearchResult) -> dict[str, float]:
-        """Limits the network breaks as measured, with the share of the limit it takes. Weights do not matter to time."""
+    def _keep(self, best: Round, rounds: int) -> str:
+        result = best.result
+        result.save(self.folder / "search.json")
+        write_json(self.folder / "architecture.json", result.architecture.to_json())
+        again = f" after {rounds} rounds" if rounds > 1 else ""
+        return f"{result.method} found {result.accuracy:.1%}, measured within budget{again}"
+
+    def _measured(self, result: SearchResult) -> dict[str, float]:
+        """The share of every limit that a network takes as measured. Its weights do not matter to that."""
         trial = self.folder / "search" / "trial.json"
-        network = build(found.architecture, self.space).eval()
-        try:
-            certify(
-                network,
-                self.promised,
-                self.device if self._timed else None,
-                batch=self.recipe.measure.batch,
-                tables=self.tables,
-                out=trial,
-                progress=self.progress,
-            )
-        except BudgetExceeded:
-            return _over(trial)
-        return {}
+        with contextlib.suppress(BudgetExceeded):  # the certificate says by how much
+            self._certify(build(result.architecture, self.space).eval(), trial)
+        return measured_shares(trial)
 
-    def _unreachable(self, error: Infeasible | None) -> BudgetExceeded:
-        lines = read_certificate(self.folder / "search" / "trial.json")["budgets"]
-        measured = ", ".join(f"{n} {show(line['interval'][1], n)}" for n, line in lines.items() if not line["fits"])
-        told = "" if error is None else " (nothing smaller is left in the space)"
+    def _certify(self, network: Any, out: Path, **options: Any) -> Any:
+        return certify(
+            network,
+            self.promised,
+            self.devices,
+            batch=self.batch,
+            tables=self.tables,
+            out=out,
+            progress=self.progress,
+            **options,
+        )
+
+    def _unreachable(self, shares: Mapping[str, float], why: str) -> BudgetExceeded:
+        limits = {name: self.promised.amount(name, 0.0) for name in shares}
+        measured = ", ".join(f"{n} {show(share * limits[n], n)}" for n, share in shares.items() if share > 1.0)
         return BudgetExceeded(
-            f"a network of space {self.space.name!r} must be measured within {self.promised}{told}",
+            f"a network of space {self.space.name!r} must be measured within {self.promised}{why}",
             value=f"at best {measured}",
             remedy="Raise the budget to that, or add smaller choices to the space.",
         )
-
-    def _front_resource(self) -> str:
-        return next((n for n in self.budget if resource(n).name == "latency"), next(iter(self.budget)))
 
     def _front_points(self, *, explore: bool) -> list[FrontPoint]:
         return front(
             self.supernet,
             self.data,
             self.tables,
-            self._front_resource(),
+            self._front_resource,
             self.recipe.search.front,
             seed=self.recipe.seed,
             out=self.folder / "search",
@@ -284,104 +286,134 @@ class Pipeline:
             progress=self.progress,
         )
 
+    @property
+    def _front_resource(self) -> str:
+        return next(iter(self.places), next(iter(self.budget)))
+
     def _front(self) -> None:
-        points = self.recipe.search.front
+        points, name = self.recipe.search.front, self._front_resource
         if not points:
             return
-        name = self._front_resource()
 
         def work() -> str:
             rows = as_rows(self._front_points(explore=False))
             write_json(self.folder / "front.json", {"resource": name, "unit": resource(name).unit, "points": rows})
             return f"{len(rows)} networks along {name}"
 
-        inputs = [self.step_cache.hash_of("supernet.safetensors"), name, points, self.recipe.seed]
-        inputs += [self.step_cache.hash_of("search.json")]
-        inputs += [self.step_cache.hash_of("table.json")] if self._timed else []
-        self.step_cache.step("front", inputs, ["front.json"], work)
-
-    @cached_property
-    def found(self) -> SearchResult:
-        return load_result(self.folder / "search.json", self.space)
+        inputs = [self._hashes("supernet.safetensors", "search.json", *self._table_files), name, points, self.recipe.seed]
+        self.steps.step("front", inputs, ["front.json"], work)
 
     def _finetune(self) -> None:
         section = self.recipe.finetune
-        inputs = [self.step_cache.hash_of("architecture.json"), self.step_cache.hash_of("supernet.safetensors")]
-        inputs.append(section.model_dump_json())
 
         def work() -> str:
-            reached = finetuned(
-                self.supernet,
-                self.data,
-                self.found.architecture,
-                section,
-                self.folder,
-                seed=self.recipe.seed,
-                channels_last=self.recipe.train.channels_last,
-                threads=self.threads,
-                progress=self.progress,
-                budget=self.promised.to_json(),
+            return str(
+                finetune_found(
+                    self.supernet,
+                    self.data,
+                    self.result.architecture,
+                    section,
+                    self.folder,
+                    seed=self.recipe.seed,
+                    channels_last=self.recipe.train.channels_last,
+                    threads=self.threads,
+                    device=self.recipe.train.device,
+                    progress=self.progress,
+                    budget=self.promised.to_json(),
+                )
             )
-            return in_words(reached)
 
-        self.step_cache.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
+        inputs = [self._hashes("architecture.json", "supernet.safetensors"), section.model_dump(mode="json")]
+        self.steps.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
 
     def _export(self) -> None:
-        inputs = [self.step_cache.hash_of("network.safetensors"), self.promised.to_json()]
-        inputs += [self.device.fingerprint()] if self._timed else []
+        devices = {label: device.fingerprint() for label, device in self.devices.items()}
+        inputs = [self._hashes("network.safetensors", *self._table_files), self.promised.to_json(), devices, self.batch]
         files = ["network.onnx", "network.pt2", "certificate.json"]
-        self.step_cache.step("export and certify", inputs, files, self._certified_file)
+        self.steps.step("export and certify", inputs, files, self._certified_file)
 
     def _certified_file(self) -> str:
         """The file is certified, then the certificate's hash goes into its metadata: the weights stay what they are."""
         network = load(self.folder / "network.safetensors")
         images = next(self.data.batches("test", 8))[0]
-        path = self.folder / "network.onnx"
-        card = card_of(self.data, self.supernet, self.found.architecture, self.promised.to_json())
+        path, proof = self.folder / "network.onnx", self.folder / "certificate.json"
+        card = card_of(self.data, self.supernet, self.result.architecture, self.promised.to_json())
         export(network, path, card=card, images=images, program=self.folder / "network.pt2")
-        made = certify(
-            path,
-            self.promised,
-            self.device if self._timed else None,
-            batch=self.recipe.measure.batch,
-            tables=self.tables,
-            plan=network.plan,
-            out=self.folder / "certificate.json",
-            progress=self.progress,
+        certificate = self._certify(path, proof, plan=network.plan)
+        stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
+        return "; ".join(
+            f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}"
+            for line in certificate.lines
         )
-        stamp(path, certificate_sha256=read_certificate(self.folder / "certificate.json")["sha256"])
-        told = (f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}" for line in made.lines)
-        return "; ".join(told)
 
     def _report(self) -> None:
         from snugnet.reporting import build_report
-
-        inputs = [self.step_cache.hash_of(f) for f in ("search.json", "certificate.json", "network.safetensors")]
 
         def work() -> str:
             build_report(self.folder, space=self.space)
             return "a page to look at"
 
-        self.step_cache.step("report", inputs, ["report.html"], work)
-
-    def _facts(self) -> dict[str, Any]:
-        certificate = read_certificate(self.folder / "certificate.json")
-        return {
-            "run": str(self.folder),
-            "network": str(self.folder / "network.onnx"),
-            "certificate": str(self.folder / "certificate.json"),
-            "report": str(self.folder / "report.html"),
-            "fits": certificate["fits"],
-            "budgets": certificate["budgets"],
-            "architecture": str(self.found.architecture),
-            "seconds": self.step_cache.seconds,
-        }
+        checks = [file.replace("table", "check") for file in self._table_files]
+        self.steps.step("report", self._hashes(*_SHOWN, *self._table_files, *checks), ["report.html"], work)
 
 
-def _over(certificate: Path) -> dict[str, float]:
-    """Limits that a network breaks as measured, with the share of the limit it takes."""
+_NOTHING_SMALLER = " (nothing smaller is left in the space)"
+
+
+def train_recipe(recipe: Recipe, supernet: Supernet, data: Any, out: Path, **options: Any) -> Any:
+    """Train a super-network as the recipe says; `options` (threads, device, resume, progress) go to `train`."""
+    section = recipe.train
+    return train(
+        supernet,
+        data,
+        section.methods(),
+        out=out,
+        **{
+            "seed": recipe.seed,
+            "batch": section.batch,
+            "accumulate": section.accumulate,
+            "device": section.device,
+            "precision": section.precision,
+            "channels_last": section.channels_last,
+            "eval_times": section.eval_times,
+            "checkpoint_seconds": section.checkpoint_seconds,
+            **options,
+        },
+    )
+
+
+def table_file(name: str) -> str:
+    """Where the table of a latency limit lies in a run folder: table.json, table@phone.json."""
+    return f"table@{_label(name)}.json" if _label(name) else "table.json"
+
+
+def measured_shares(certificate: Path) -> dict[str, float]:
+    """The share of every limit that the certified network takes, by the upper end of what was measured; over 1: too much."""
     lines = read_certificate(certificate)["budgets"]
-    return {n: line["interval"][1] / line["limit"] for n, line in lines.items() if not line["fits"]}
+    return {name: line["interval"][1] / line["limit"] for name, line in lines.items()}
 
 
-_WRITTEN: Mapping[str, str] = {"latency": "ms", "macs": "MACs", "params": "params", "model_size": "B", "memory": "B"}
+def _places(recipe: Recipe, budget: Budget) -> dict[str, MeasureSection]:
+    """Where each latency limit is measured, by its name in the budget; a label without a device is refused."""
+    for name in budget:
+        if _label(name) and resource(name).name != "latency":
+            raise BadInput(
+                "only latency depends on a device, so only it may have a label",
+                value=name,
+                remedy=f"Write {resource(name).name}.",
+            )
+    places = {name: recipe.place(name) for name in budget if resource(name).name == "latency"}
+    batches = {section.batch for section in places.values()}
+    if len(batches) > 1:
+        raise BadInput(
+            "all devices of a run must measure the same batch", value=sorted(batches), remedy="A certificate has one."
+        )
+    return places
+
+
+def _label(name: str) -> str:
+    return name.partition("@")[2]
+
+
+def _step(verb: str, name: str) -> str:
+    return f"{verb} {_label(name)}".rstrip()

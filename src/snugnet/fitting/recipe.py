@@ -1,23 +1,30 @@
-"""What a recipe may say: one model per section, unknown keys refused, defaults filled in.
+"""Recipes: a whole run as data, from a shipped name or a YAML file, with `--set key=value`, to checked values.
 
-The phases of `train` are the methods' own dataclasses: their fields are the keys, their defaults the defaults, so a new
-method is in the recipes the moment it is in `methods.PHASES`.
+One model per section, unknown keys refused, defaults filled in; every complaint names its place. The phases of `train`
+are the methods' own dataclasses: their fields are the keys, their defaults the defaults, so a new method is in the recipes
+the moment it is in `methods.PHASES`. A recipe only says what is wanted; `fitting.pipeline` does it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from snugnet.data.dataset import Data, load
+from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
 from snugnet.space.reading import find_space
 from snugnet.space.space import SearchSpace
+from snugnet.store import read_text
 from snugnet.training.method import Method
-from snugnet.training.methods import PHASES
+from snugnet.training.methods import PHASES, RENAMED
 
 
 class Section(BaseModel):
@@ -80,21 +87,24 @@ class TrainSection(Section):
     accumulate: int = 1
     channels_last: bool = False
     precision: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = (
+        "auto"  # of training, search and fine-tuning; auto: cuda where there is one
+    )
     eval_times: int = 10
     checkpoint_seconds: float = 20.0
     phases: list[Phase] = Field(min_length=1)  # type: ignore[valid-type]
 
     def methods(self) -> list[Method]:
-        made = []
+        methods = []
         phases: list[Section] = self.phases
         for phase in phases:
             fields = phase.model_dump()
-            made.append(PHASES[fields.pop("method")](**fields))
-        return made
+            methods.append(PHASES[fields.pop("method")](**fields))
+        return methods
 
 
 class MeasureSection(Section):
-    """Where the network will run, and how long to measure there."""
+    """Where the network will run, and how long to measure there. `devices` gives one to every label of the budget."""
 
     device: str = "onnxruntime"
     threads: int = 1
@@ -133,13 +143,139 @@ class Recipe(Section):
     train: TrainSection
     budget: dict[str, str | int | float] = Field(default_factory=dict)
     measure: MeasureSection = MeasureSection()
+    devices: dict[str, MeasureSection] = Field(default_factory=dict)  # label -> where `latency@label` is measured
     search: SearchSection = SearchSection()
     finetune: FinetuneSection = FinetuneSection()
 
     def trained(self) -> dict[str, Any]:
         """What the super-network depends on: a run that differs in the rest need not be trained again."""
-        return self.model_dump(mode="json", include={"seed", "data", "space", "train"})
+        parts = self.model_dump(mode="json", include={"seed", "data", "space", "train"})
+        del parts["train"]["device"]  # another device goes on with the same run
+        return parts
+
+    def place(self, resource: str) -> MeasureSection:
+        """Where a limit on latency is measured: "latency" on `measure`, "latency@phone" on `devices.phone`."""
+        label = resource.partition("@")[2]
+        if not label:
+            return self.measure
+        if label not in self.devices:
+            raise BadInput(
+                f"the label of {resource} must have a device in the recipe",
+                value=", ".join(self.devices) or "no devices",
+                remedy=f"Add `devices: {{{label}: {{device: onnxruntime, threads: 2}}}}`, or drop the label.",
+            )
+        return self.devices[label]
 
     def resolved(self) -> dict[str, Any]:
         """With every default spelt out: what is kept in the run folder."""
         return self.model_dump(mode="json")
+
+
+_KNOWN: dict[tuple[str, ...], list[str]] = {
+    (): list(Recipe.model_fields),
+    ("data",): list(DataSection.model_fields),
+    ("space",): list(SpaceSection.model_fields),
+    ("train",): list(TrainSection.model_fields),
+    ("measure",): list(MeasureSection.model_fields),
+    ("devices",): list(MeasureSection.model_fields),
+    ("search",): list(SearchSection.model_fields),
+    ("finetune",): list(FinetuneSection.model_fields),
+    **{("train", "phases", name): list(model.model_fields) for name, model in PHASE_MODELS.items()},
+}
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = resources.files("snugnet.fitting") / "recipes"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def find(word: str, changes: Sequence[str] = ()) -> Recipe:
+    """A shipped recipe by name, or a file; `changes` are "key=value" with keys like train.phases[0].epochs."""
+    if word.lower().endswith((".yaml", ".yml")):
+        return read(read_text(word), changes, origin=word)
+    if word not in names():
+        raise UnknownName("recipe", word, [*names(), "FILE.yaml"])
+    return read((resources.files("snugnet.fitting") / "recipes" / f"{word}.yaml").read_text(), changes, origin=word)
+
+
+def read(text: str, changes: Sequence[str] = (), *, origin: str = "recipe") -> Recipe:
+    """The recipe in a YAML text."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
+        raise DamagedFile(f"{origin} must be YAML{place}", remedy="Mend the syntax there.") from error
+    if not isinstance(value, dict):
+        raise BadInput(
+            f"{origin} must be a mapping with {', '.join(_KNOWN[()])}", value=value, remedy="See a shipped one."
+        )
+    for change in changes:
+        change_value(value, change)
+    try:
+        recipe = Recipe.model_validate(value)
+    except ValidationError as error:
+        raise _complaint(error, origin) from error
+    for method in recipe.train.methods():
+        method.check()
+    return recipe
+
+
+def change_value(recipe: dict[str, Any], change: str) -> None:
+    """Apply one "key=value" to the plain dictionary; what the key means is checked with the recipe."""
+    key, equals, text = change.partition("=")
+    steps = re.findall(r"[^.\[\]]+", key)
+    if not equals or not steps:
+        raise BadInput("--set takes key=value", value=change, remedy="For example --set train.batch=64.")
+    place: Any = recipe
+    for number, step in enumerate(steps):
+        last = number == len(steps) - 1
+        if isinstance(place, list):
+            if not step.isdigit() or int(step) >= len(place):
+                raise BadInput(
+                    f"{key}: there are {len(place)} entries, counted from 0", value=step, remedy="Take one of them."
+                )
+            index: Any = int(step)
+        elif isinstance(place, dict):
+            index = step
+            if not last:
+                place.setdefault(step, {})
+        else:
+            raise BadInput(f"{key} must name a value inside a section", value=change, remedy="See the recipe's keys.")
+        if last:
+            place[index] = _value(text, change)
+        else:
+            place = place[index]
+
+
+def _value(text: str, change: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput("--set takes key=value with a YAML value", value=change, remedy="Quote the value.") from error
+
+
+def unknown_key(kind: str, key: str, known: Sequence[str]) -> SnugnetError:
+    """The refusal of a key or name: with its new name if it had another one, else with the nearest known."""
+    if RENAMED.get(key) in known:
+        return BadInput(f"{kind} has a new name", value=key, remedy=f"Write {RENAMED[key]}.")
+    return UnknownName(kind, key, known)
+
+
+def _complaint(error: ValidationError, origin: str) -> SnugnetError:
+    first = error.errors(include_url=False)[0]
+    steps = first["loc"]
+    place = ".".join(str(step) for step in steps if step not in PHASE_MODELS) or "recipe"
+    if first["type"] == "extra_forbidden":
+        parent = tuple(step for step in steps[:-1] if isinstance(step, str))
+        known = _KNOWN.get(parent) or _KNOWN.get(parent[:1]) or []
+        return unknown_key(f"{origin}: key {place}", str(steps[-1]), known)
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        given = first["input"].get("method") if isinstance(first["input"], dict) else first["input"]
+        return unknown_key(f"{origin}: {place}.method", str(given), list(PHASE_MODELS))
+    if first["type"] == "missing":
+        return BadInput(f"{origin}: {place} is required", remedy="Add it to the recipe.")
+    message = first["msg"][0].lower() + first["msg"][1:]
+    remedy = f"Give {place} such a value, in the recipe or with --set {place}=VALUE."
+    return BadInput(f"{origin}: {place}: {message}", value=first["input"], remedy=remedy)

@@ -15,8 +15,7 @@ import yaml
 
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.fitting.reading import read
-from snugnet.fitting.recipe import Recipe
+from snugnet.fitting.recipe import Recipe, read
 from snugnet.nets.supernet import Supernet
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
@@ -48,8 +47,13 @@ def init_run(folder: Path, recipe: Recipe) -> bool:
     return False
 
 
-def open_run(folder: str | Path) -> Run:
-    """A run whose super-network is trained."""
+def compute_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one, else the CPU."""
+    return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
+
+
+def open_run(folder: str | Path, device: str | None = None) -> Run:
+    """A run whose super-network is trained, on `device` (default: the recipe's, which is cuda where there is one)."""
     folder = Path(folder)
     weights = folder / "supernet.safetensors"
     if not weights.is_file():
@@ -60,10 +64,11 @@ def open_run(folder: str | Path) -> Run:
     recipe = read(read_text(path), origin=str(path))
     data = recipe.data.load()
     supernet = fresh_supernet(recipe.space.build(data), recipe.seed)
-    saved, wanted = load_weights(weights), supernet.state_dict()
-    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in wanted.items()}:
+    saved = load_weights(weights)
+    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in supernet.state_dict().items()}:
         raise DamagedFile(f"{weights} must hold the super-network of {path}", remedy="Restore the two files together.")
     supernet.load_state_dict(saved)
+    supernet.to(compute_device(device or recipe.train.device))
     return Run(folder=folder, recipe=recipe, data=data, supernet=supernet.eval())
 
 
