@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from snugnet.deploy.export import export as export
     from snugnet.deploy.network_file import load as load
     from snugnet.deploy.network_file import save_network as save
+    from snugnet.fitting import fit as fit
     from snugnet.nets import Supernet as Supernet
     from snugnet.nets import build as build
     from snugnet.nets import extract as extract
@@ -55,6 +56,7 @@ _HOMES = {
     "export": "snugnet.deploy.export:export",
     "extract": "snugnet.nets:extract",
     "finetune": "snugnet.training:finetune",
+    "fit": "snugnet.fitting:fit",
     "front": "snugnet.searching.front:front",
     "load": "snugnet.deploy.network_file:load",
     "load_data": "snugnet.data:load",

@@ -8,6 +8,7 @@ of the largest network by the same table, and becomes a number when a problem is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -76,8 +77,12 @@ class Budget(Mapping[str, str]):
 def _checked(name: str, text: Any) -> str:
     """The limit, after its name and unit were understood."""
     what = units.resource(name)
-    if "@" in name and not name.split("@", 1)[1]:
-        raise BadInput("a label must follow the @ of a resource", value=name, remedy=f"Write {what.name}@phone.")
+    if "@" in name and not re.fullmatch(r"[\w.-]+", name.split("@", 1)[1]):
+        raise BadInput(
+            "a label of letters, digits, '.', '_' or '-' must follow the @ of a resource",
+            value=name,
+            remedy=f"Write {what.name}@phone.",
+        )
     if not isinstance(text, str):
         raise BadUnit(
             f"the limit on {name} must be text with a unit or a percentage",

@@ -300,7 +300,12 @@ class Pipeline:
             write_json(self.folder / "front.json", {"resource": name, "unit": resource(name).unit, "points": rows})
             return f"{len(rows)} networks along {name}"
 
-        inputs = [self._hashes("supernet.safetensors", "search.json", *self._table_files), name, points, self.recipe.seed]
+        inputs = [
+            self._hashes("supernet.safetensors", "search.json", *self._table_files),
+            name,
+            points,
+            self.recipe.seed,
+        ]
         self.steps.step("front", inputs, ["front.json"], work)
 
     def _finetune(self) -> None:
