@@ -196,7 +196,7 @@ def test_fine_tuning_that_makes_a_network_worse_is_not_shipped(fitted, tmp_path,
     ],
 )
 def test_former_keys_are_answered_with_the_new_ones(change, new):
-    with pytest.raises(BadInput, match=f"called '{new}'"):
+    with pytest.raises(BadInput, match=f"Write {new}"):
         find("digits", [change])
 
 
