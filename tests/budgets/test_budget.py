@@ -25,10 +25,10 @@ from snugnet.errors import (
 from snugnet.solve import balanced_start, best_choice, project
 from snugnet.space.architecture import parse
 from snugnet.space.layout import Layout
-from snugnet.space.plan import plan
 from snugnet.space.presets import preset
 from snugnet.space.sampling import sample
 from snugnet.space.space import Head, SearchSpace, Stage, Stem
+from snugnet.space.spec import plan
 
 HARDCORE = preset("hardcore")
 SMALL = SearchSpace(

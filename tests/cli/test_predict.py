@@ -16,7 +16,7 @@ from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import read_network, save_network
 from snugnet.deploy.onnx_file import open_onnx
 from snugnet.deploy.prediction import Predictor, open_predictor, predict, prepare
-from snugnet.nets.build import build
+from snugnet.nets.network import build
 from snugnet.space import Head, SearchSpace, Stage, Stem, largest
 
 SPACE = SearchSpace(

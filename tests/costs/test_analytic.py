@@ -12,9 +12,9 @@ from snugnet.errors import TableMismatch, UnknownName
 from snugnet.nets import build_part, build_plan
 from snugnet.space import largest, plan, preset, sample, smallest, zoo
 from snugnet.space.layout import Layout
-from snugnet.space.plan import BlockSpec
 from snugnet.space.presets import names
 from snugnet.space.sampling import sample_many
+from snugnet.space.spec import BlockSpec
 
 PRESETS = ("hardcore", "hardcore-paper", "tfnas", "tfnas-wose", "tfnas-mbv2", "attentive")
 

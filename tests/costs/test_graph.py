@@ -9,7 +9,7 @@ from snugnet.costs import analytic
 from snugnet.costs.graph import graph_costs
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.errors import BadInput, DamagedFile, FileTrouble
-from snugnet.nets.build import build, build_plan
+from snugnet.nets.network import build, build_plan
 from snugnet.space import plan, preset, sample, zoo
 
 

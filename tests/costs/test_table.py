@@ -14,7 +14,7 @@ from snugnet.costs.table import exact_table, load_table, save_table
 from snugnet.devices.device import Device, Runnable, common_fingerprint
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, TableMismatch
-from snugnet.nets.build import Network
+from snugnet.nets.network import Network
 from snugnet.space import largest, plan, preset, smallest
 from snugnet.space.layout import Layout
 

@@ -3,7 +3,7 @@
 import torch
 
 from snugnet.deploy.card import Card
-from snugnet.nets.build import Network, build
+from snugnet.nets.network import Network, build
 from snugnet.space import BlockRules, Head, SearchSpace, Stage, Stem, largest
 
 SPACE = SearchSpace(

@@ -20,9 +20,9 @@ from snugnet.devices import OnnxRuntime, TorchCpu
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded, DamagedFile, FileTrouble, TableMismatch, UnknownName
-from snugnet.nets.build import build
+from snugnet.nets.network import build
 from snugnet.space import plan, preset, smallest
-from snugnet.space.plan import plan_to_json
+from snugnet.space.spec import plan_to_json
 from snugnet.store import write_sealed
 
 SPACE = preset("hardcore-lowres", classes=10, width=0.25)

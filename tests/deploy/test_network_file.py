@@ -12,7 +12,7 @@ from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import load, read_network, save_network
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
 from snugnet.space import largest
-from snugnet.space.plan import plan_to_json
+from snugnet.space.spec import plan_to_json
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_bare_weights_with_a_plan_that_does_not_fit(network, tmp_path):
 
 
 def test_an_architecture_beside_the_weights(tmp_path):
-    from snugnet.nets.build import build
+    from snugnet.nets.network import build
     from snugnet.space import preset
 
     space = preset("hardcore-lowres", classes=10)

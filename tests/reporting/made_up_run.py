@@ -17,10 +17,10 @@ from snugnet.searching.result import SearchResult
 from snugnet.solve import balanced_start, best_choice
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
-from snugnet.space.plan import plan
 from snugnet.space.reading import find_space
 from snugnet.space.sampling import sample
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 from snugnet.store import write_json, write_text
 
 SPACE = "hardcore-lowres"

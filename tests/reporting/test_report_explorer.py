@@ -16,7 +16,7 @@ from snugnet.reporting.pool import asked_limits, fits, pool_of
 from snugnet.reporting.reading import read_run
 from snugnet.solve import best_choice
 from snugnet.space.architecture import parse
-from snugnet.space.plan import plan
+from snugnet.space.spec import plan
 
 pytest_plugins = ["report_fixtures"]
 

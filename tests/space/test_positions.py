@@ -8,10 +8,10 @@ from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import BadArchitecture, BadSpace
 from snugnet.space.architecture import parse
 from snugnet.space.layout import Layout
-from snugnet.space.plan import plan
 from snugnet.space.reading import space_from_json, space_to_json
 from snugnet.space.sampling import largest, sample_balanced, sample_many, smallest
 from snugnet.space.space import BlockChoice, Head, SearchSpace, Stage, Stem
+from snugnet.space.spec import plan
 
 FIRST = (BlockChoice(kernel=3, expand=2), BlockChoice(kernel=5, expand=2))
 SECOND = (BlockChoice(kernel=3, expand=4, se=0.5), BlockChoice(kernel=3, expand=2), BlockChoice(kernel=3, expand=1.5))

@@ -28,9 +28,9 @@ from snugnet.space import (
 )
 from snugnet.space.architecture import read_text_form
 from snugnet.space.layout import Layout
-from snugnet.space.plan import check_plan, part_from_json, part_to_json, plan_from_json, plan_to_json
 from snugnet.space.presets import PRESETS, names
 from snugnet.space.sampling import crossover_many, mutate_many, sample_balanced, sample_many
+from snugnet.space.spec import check_plan, part_from_json, part_to_json, plan_from_json, plan_to_json
 
 
 def small_space(**changes) -> SearchSpace:

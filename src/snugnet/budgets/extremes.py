@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from snugnet.costs.table import CostTable
 from snugnet.space.architecture import Architecture, Block, StageChoice
 from snugnet.space.layout import Layout, Place
-from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 
 Way = tuple[float, tuple[StageChoice, ...]]
 

@@ -18,8 +18,8 @@ from snugnet.costs.table import CostTable, exact_table
 from snugnet.errors import BadInput, Infeasible
 from snugnet.solve import TOLERANCE
 from snugnet.space.architecture import Architecture
-from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 
 Tables = CostTable | Iterable[CostTable] | Mapping[str, CostTable]
 

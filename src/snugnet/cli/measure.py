@@ -13,10 +13,10 @@ from snugnet.cli.printing import Json, print_json, say
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.progress import RichProgress
-from snugnet.space.plan import plan
 from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 from snugnet.store import check_writable, read_json
 
 SpaceName = Annotated[

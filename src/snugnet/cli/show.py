@@ -12,11 +12,11 @@ from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, UnknownName
 from snugnet.space import zoo
 from snugnet.space.architecture import Architecture, check, read_json_form, read_text_form
-from snugnet.space.plan import NetworkSpec, plan
 from snugnet.space.presets import names, preset
 from snugnet.space.reading import find_space
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace, Stage
+from snugnet.space.spec import NetworkSpec, plan
 from snugnet.store import read_json
 from snugnet.units import show as quantity
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from snugnet.errors import UnknownName
-from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec
+from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec
 
 Convention = Literal["layers", "tfnas"]
 BYTES_PER_NUMBER = 4

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from snugnet.errors import BadInput
-from snugnet.space.plan import HeadSpec, LayerSpec, NetworkSpec
+from snugnet.space.spec import HeadSpec, LayerSpec, NetworkSpec
 
 FloatArray = NDArray[np.float64]
 

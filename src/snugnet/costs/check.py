@@ -22,8 +22,8 @@ from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_pri
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture, parse
-from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 
 ANCHORS = 10
 

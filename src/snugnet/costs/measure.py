@@ -27,14 +27,14 @@ from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.device import Device, Runnable
 from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
 from snugnet.errors import BadInput, SnugnetError
-from snugnet.nets.build import build_part, build_plan
+from snugnet.nets.network import build_part, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout, concatenate
-from snugnet.space.plan import LayerSpec, NetworkSpec, plan
 from snugnet.space.reading import space_to_json
 from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import LayerSpec, NetworkSpec, plan
 from snugnet.store import check_writable
 
 CALIBRATION_NETWORKS = 16

@@ -25,9 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from snugnet.costs import analytic
 from snugnet.errors import DamagedFile, TableMismatch, UnknownName
 from snugnet.space.layout import Layout
-from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec, part_from_json, part_to_json
 from snugnet.space.reading import space_to_json
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import BlockSpec, LayerSpec, NetworkSpec, part_from_json, part_to_json
 from snugnet.store import as_model, read_json, sha256, write_json
 from snugnet.units import RESOURCES
 from snugnet.units import resource as known_resource

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snugnet.space.layout import Genes, Layout
-from snugnet.space.plan import LayerSpec
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import LayerSpec
 
 FloatArray = NDArray[np.float64]
 

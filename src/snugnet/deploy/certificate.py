@@ -32,10 +32,10 @@ from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import Timings, TimingSettings, raised_priority, time_subjects
 from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName
-from snugnet.nets.build import Network, build_plan
+from snugnet.nets.network import Network, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space import zoo
-from snugnet.space.plan import NetworkSpec
+from snugnet.space.spec import NetworkSpec
 from snugnet.store import as_model, check_writable, read_json, read_sealed, sealed, tensors_fingerprint, write_json
 from snugnet.units import resource, show
 

@@ -26,7 +26,7 @@ from snugnet.deploy.onnx_file import describe, graph_hash, open_session
 from snugnet.devices.device import frozen_copy
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput
-from snugnet.nets.build import Network
+from snugnet.nets.network import Network
 from snugnet.store import check_writable, sha256, tensors_fingerprint, write_bytes
 
 OPSET: Final = 18

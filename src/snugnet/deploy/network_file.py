@@ -21,11 +21,11 @@ from torch import Tensor
 from snugnet.costs.measure import versions
 from snugnet.deploy.card import Card, card_from_json, check_card, parse_json
 from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
-from snugnet.nets.build import Network
+from snugnet.nets.network import Network
 from snugnet.nets.tensor_file import read_tensors
 from snugnet.space.architecture import parse
-from snugnet.space.plan import NetworkSpec, plan, plan_from_json, plan_to_json
 from snugnet.space.reading import find_space
+from snugnet.space.spec import NetworkSpec, plan, plan_from_json, plan_to_json
 from snugnet.store import as_model, read_json, sealed, sha256, tensors_fingerprint, unsealed, write_bytes
 
 FORMAT: Final = "snugnet-network-1"

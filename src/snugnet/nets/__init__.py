@@ -1,9 +1,9 @@
 """Torch modules: plain networks and the super-network they come from."""
 
 from snugnet.nets.batchnorm import recalibrate
-from snugnet.nets.build import Network, build, build_part, build_plan
-from snugnet.nets.extract import extract, extract_largest
+from snugnet.nets.extraction import extract, extract_largest
 from snugnet.nets.importance import sort_channels
+from snugnet.nets.network import Network, build, build_part, build_plan
 from snugnet.nets.supernet import Supernet
 
 __all__ = [

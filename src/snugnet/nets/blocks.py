@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from snugnet.space.plan import BlockSpec, HeadSpec, StemSpec
 from snugnet.space.space import Activation, Gate
+from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
 
 def activation(name: Activation) -> nn.Module:

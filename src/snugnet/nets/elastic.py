@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
-from snugnet.space.plan import BlockSpec
 from snugnet.space.space import Activation, Gate
+from snugnet.space.spec import BlockSpec
 
 
 def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:

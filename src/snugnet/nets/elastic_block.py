@@ -20,7 +20,7 @@ from snugnet.errors import BadSpace
 from snugnet.nets.elastic import ElasticOperation, prefix_mask, runs
 from snugnet.nets.gather import IntArray
 from snugnet.space.layout import Genes, Layout, Place, Slot
-from snugnet.space.plan import BlockSpec
+from snugnet.space.spec import BlockSpec
 
 _NEAR = 0.7  # of the largest middle width: from here on an image counts as wide
 

@@ -27,9 +27,9 @@ from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Genes, Layout, Slot
-from snugnet.space.plan import HeadSpec, head_spec, plan
 from snugnet.space.sampling import sample_balanced
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import HeadSpec, head_spec, plan
 
 Weights = Sequence[Tensor]
 APART = 2048  # positions of a batch from which wide and narrow images of a block run in groups of their own
@@ -78,7 +78,7 @@ class Supernet(nn.Module):
 
     def largest(self) -> nn.Module:
         """The largest network of the space as a plain network with these weights: the usual teacher."""
-        from snugnet.nets.extract import extract_largest  # it builds on this file
+        from snugnet.nets.extraction import extract_largest  # it builds on this file
 
         return extract_largest(self)
 

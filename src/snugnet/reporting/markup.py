@@ -12,8 +12,8 @@ from typing import Any
 
 import snugnet
 from snugnet.reporting.reading import CertificateFile, CertifiedLimit, RunFiles, file_hashes
-from snugnet.space.plan import BlockSpec, plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import BlockSpec, plan
 from snugnet.units import show
 
 _MANY = 24  # rows: longer lists begin closed

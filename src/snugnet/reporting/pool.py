@@ -26,8 +26,8 @@ from snugnet.reporting.reading import RunFiles
 from snugnet.solve import TOLERANCE, best_choice
 from snugnet.space.architecture import Architecture, parse
 from snugnet.space.layout import Layout
-from snugnet.space.plan import plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import plan
 
 Floats = NDArray[np.float64]
 Costs = dict[str, float]

@@ -25,8 +25,8 @@ from snugnet.reporting.pool import (
 from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
-from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.space import SearchSpace, Stage
+from snugnet.space.spec import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.units import resource
 
 Section = dict[str, Any]

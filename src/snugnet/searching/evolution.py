@@ -19,7 +19,7 @@ from snugnet.evaluate.scoring import Score
 from snugnet.searching.context import Outcome, SearchMethod, Task
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
-from snugnet.space.plan import plan
+from snugnet.space.spec import plan
 from snugnet.store import write_json
 
 

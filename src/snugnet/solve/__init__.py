@@ -1,11 +1,11 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
-Start at `problem` (what is solved), then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `frank_wolfe` and
+Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `block_frank_wolfe` and
 `projection`; `infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
 """
 
 from snugnet.solve.adaptive import AdaptiveSearch, AdaptiveStep, Evaluation, adaptive_maximise, adaptive_steps
-from snugnet.solve.frank_wolfe import (
+from snugnet.solve.block_frank_wolfe import (
     Block,
     FrankWolfeResult,
     FrankWolfeState,

@@ -1,10 +1,10 @@
 """What may be built: spaces, architectures, plans, published networks. Pure data, no torch."""
 
 from snugnet.space.architecture import Architecture, Block, StageChoice, check, from_json, parse
-from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.presets import preset
 from snugnet.space.sampling import crossover, largest, mutate, sample, sample_many, sample_where, smallest
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem
+from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec, plan
 
 __all__ = [
     "Architecture",

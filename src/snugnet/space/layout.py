@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from snugnet.errors import BadArchitecture, BadSpace
 from snugnet.space.architecture import Architecture, Block, StageChoice, check, find_choice
-from snugnet.space.plan import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_spec, head_spec, stem_spec
 from snugnet.space.space import BlockChoice, SearchSpace
+from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_spec, head_spec, stem_spec
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from snugnet.errors import UnknownName
 from snugnet.space.architecture import Architecture, parse
-from snugnet.space.plan import BlockSpec, HeadSpec, NetworkSpec, StemSpec, check_plan, plan
 from snugnet.space.presets import preset
 from snugnet.space.space import Activation, Gate, round_channels
+from snugnet.space.spec import BlockSpec, HeadSpec, NetworkSpec, StemSpec, check_plan, plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from snugnet.costs.table import CostTable
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Curves, training_curves
-from snugnet.nets.build import build
+from snugnet.nets.network import build
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture

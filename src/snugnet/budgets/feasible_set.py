@@ -22,8 +22,8 @@ from snugnet.errors import Infeasible
 from snugnet.solve import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts, explain, fits
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout, Selection
-from snugnet.space.plan import LayerSpec
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import LayerSpec
 
 Floats = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Architecture -> plain network: readable layers, nothing of the search machinery, exportable.
 
 The modules follow the plan part by part: `network.stem`, `network.stages[s][b]`, `network.head`. Weights start at
-random (seeded by torch's generator); trained ones come from `nets.extract` or from a file.
+random (seeded by torch's generator); trained ones come from `nets.extraction` or from a file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, initialise, stem_module
 from snugnet.space.architecture import Architecture
-from snugnet.space.plan import BlockSpec, LayerSpec, NetworkSpec, StemSpec, plan
 from snugnet.space.space import SearchSpace
+from snugnet.space.spec import BlockSpec, LayerSpec, NetworkSpec, StemSpec, plan
 
 
 @final

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, SqueezeExcite
-from snugnet.nets.build import Network, build
 from snugnet.nets.elastic import ElasticOperation
 from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.nets.network import Network, build
 from snugnet.nets.supernet import ElasticHead, Supernet
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
