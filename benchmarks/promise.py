@@ -61,8 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     table, space = load_table(options.run / "table.json"), open_run(options.run).supernet.space
-    room = 1 + table.margin
-    low, high = cheapest(space, table).cost * room, dearest(space, table).cost * room
+    low, high = table.upper(cheapest(space, table).cost), table.upper(dearest(space, table).cost)
     rows = []
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "run"

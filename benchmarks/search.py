@@ -71,8 +71,8 @@ class Bench:
         self.kept = tempfile.TemporaryDirectory()
 
     def budgets(self, count: int, pairs: int) -> list[dict[str, str]]:
-        space, room = self.supernet.space, 1 + self.table.margin
-        low, high = cheapest(space, self.table).cost * room, dearest(space, self.table).cost * room
+        space = self.supernet.space
+        low, high = (self.table.upper(end(space, self.table).cost) for end in (cheapest, dearest))
         single = [{"latency": f"{x:.8g}ms"} for x in np.linspace(low * 1.02, high, count)]
         small = exact_table(space, "params")
         least, most = cheapest(space, small).cost, dearest(space, small).cost
@@ -204,8 +204,7 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
     values = {network: val(network).value for network in networks}
     said: dict[str, Any] = {"networks": len(networks), "deviation": round(statistics.stdev(values.values()), 5)}
     low, high = cheapest(space, bench.table).cost, dearest(space, bench.table).cost
-    room = 1 + bench.table.margin
-    budgets = [{"latency": f"{room * (low + x * (high - low)):.8g}ms"} for x in (0.15, 0.3, 0.45, 0.6, 0.75)]
+    budgets = [{"latency": f"{bench.table.upper(low + x * (high - low)):.8g}ms"} for x in (0.15, 0.3, 0.45, 0.6, 0.75)]
     for name, method in {**METHODS, "bcsfw, nearest only": BARE, "best of 20 random": Random(networks=20)}.items():
         lost, better = [], []
         for budget in budgets:

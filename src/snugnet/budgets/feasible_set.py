@@ -92,7 +92,7 @@ def feasible(
     sums = {name: table for name, table in limits.tables.items() if name not in peaks}
     problem = _problem(left, sums, limits.effective)
     if not fits(problem, time_limit=time_limit):
-        reserve = {name: 1.0 + table.margin if margin else 1.0 for name, table in sums.items()}
+        reserve = sums if margin else {}
         raise _refusal(space, problem, _restrictions(left, peaks, limits.effective), reserve, time_limit)
     return FeasibleSet(limits=limits, problem=problem, left=left)
 
@@ -146,20 +146,26 @@ def _restrictions(left: Selection, peaks: Mapping[str, CostTable], effective: Ma
 
 
 def _refusal(
-    space: SearchSpace, problem: Problem, beside: str, reserve: Mapping[str, float], time_limit: float
+    space: SearchSpace, problem: Problem, beside: str, reserve: Mapping[str, CostTable], time_limit: float
 ) -> Infeasible:
-    """What is wrong and what would do, in the units of the budget; `reserve` gives the margins back that came off."""
-    told = explain(problem, time_limit=time_limit)
-    if len(told.conflict) == 1:
-        name = told.conflict[0]
-        return too_little(space, name, told.limits[name] * reserve[name], told.alone[name] * reserve[name], beside)
-    asked = " and ".join(f"{n} <= {units.show(told.limits[n] * reserve[n], n)}" for n in told.conflict)
+    """What is wrong and what would do, in the units of the budget: `reserve` (tables) gives the margins back."""
+    reasons = explain(problem, time_limit=time_limit)
+
+    def asked(name: str, effective: float) -> float:
+        return reserve[name].upper(effective) if name in reserve else effective
+
+    if len(reasons.conflict) == 1:
+        name = reasons.conflict[0]
+        return too_little(space, name, asked(name, reasons.limits[name]), asked(name, reasons.alone[name]), beside)
+    limits = " and ".join(f"{n} <= {units.show(asked(n, reasons.limits[n]), n)}" for n in reasons.conflict)
     least = "; ".join(
-        f"{n} needs {at_least(told.in_conflict[n] * reserve[n], n)} beside the rest "
-        f"({at_least(told.alone[n] * reserve[n], n)} alone)"
-        for n in told.conflict
+        f"{n} needs {at_least(asked(n, reasons.in_conflict[n]), n)} beside the rest "
+        f"({at_least(asked(n, reasons.alone[n]), n)} alone)"
+        for n in reasons.conflict
     )
+    # Margins may grow with the cost, so the limits asked for may have to grow by more than the effective ones.
+    factor = max(asked(n, reasons.limits[n] * reasons.factor) / asked(n, reasons.limits[n]) for n in reasons.conflict)
     return Infeasible(
-        f"some network of space {space.name!r} must meet {asked} together{beside}, but none does: {least}",
-        remedy=f"Raise one of them to that, or all limits by {np.ceil((told.factor - 1) * 1e4) / 100:g} %.",
+        f"some network of space {space.name!r} must meet {limits} together{beside}, but none does: {least}",
+        remedy=f"Raise one of them to that, or all limits by {np.ceil((factor - 1) * 1e4) / 100:g} %.",
     )

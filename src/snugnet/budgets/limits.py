@@ -118,13 +118,18 @@ def limits_of(
     for name, table in known.items():
         largest = dearest(space, table).cost if asked.is_relative(name) else 0.0
         amount = asked.amount(name, largest)
-        reserve = 1.0 + table.margin if margin else 1.0
         aim = amount * factors.get(name, 1.0)
-        limit = Limit(name=name, asked=amount, effective=aim / reserve, table=table, device=_device_of(table))
+        limit = Limit(
+            name=name,
+            asked=amount,
+            effective=table.within(aim) if margin else aim,
+            table=table,
+            device=_device_of(table),
+        )
         least = cheapest(space, table).cost
         if not limit.admits(least):
             # In the user's own numbers: what was asked, and what would do with the margin on top.
-            raise too_little(space, name, aim, least * reserve)
+            raise too_little(space, name, aim, table.upper(least) if margin else least)
         limits.append(limit)
     return Limits(space, asked, limits)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,26 @@ class CostTable:
         """Relative: a network predicted at `T / (1 + margin)` costs at most T with 95 % confidence; 0 where exact."""
         return float(self.origin.get("calibration", {}).get("margin", 0.0))
 
+    @cached_property
+    def _knots(self) -> tuple[list[float], list[float]]:
+        """Predicted costs and what networks predicted at them cost at most; the margin is the same beyond both ends."""
+        curve = self.origin.get("calibration", {}).get("margins") or [[1.0, self.margin]]
+        return [cost for cost, _ in curve], [cost * (1.0 + margin) for cost, margin in curve]
+
+    def margin_at(self, cost: float) -> float:
+        """Relative, for networks predicted at `cost`: the calibration's own error there, so that small networks do not
+        pay for what is unsure about large ones."""
+        return self.upper(cost) / cost - 1.0 if cost > 0 else 0.0
+
+    def upper(self, cost: float) -> float:
+        """What a network predicted at `cost` costs at most, with 95 % confidence; rises with `cost`."""
+        return _along(cost, *self._knots)
+
+    def within(self, limit: float) -> float:
+        """The largest predicted cost whose `upper` is at most `limit`: the inverse of `upper`."""
+        costs, uppers = self._knots
+        return _along(limit, uppers, costs)
+
     def of_part(self, part: LayerSpec) -> float:
         known = self.costs.get(part)
         return self._between(part) if known is None else known
@@ -95,9 +115,9 @@ class CostTable:
         if self.origin.get("kind") == "measured":
             if (device := purpose.get("device")) is not None:
                 differences += _differences(self.origin["device"], device)
-            if (batch := purpose.get("batch")) not in (None, self.origin["batch"]):
+            if (batch := purpose.get("batch")) not in (None, self.origin.get("batch")):
                 differences.append(f"batch {self.origin['batch']} in the table, {batch} here")
-            if (resolution := purpose.get("resolution")) not in (None, *self.origin["resolutions"]):
+            if (resolution := purpose.get("resolution")) not in (None, *self.origin.get("resolutions", ())):
                 sizes = ", ".join(map(str, self.origin["resolutions"]))
                 differences.append(f"resolution {sizes} in the table, {resolution} here")
         return "; ".join(differences)
@@ -143,6 +163,16 @@ class CostTable:
             value=part.label,
             remedy="It was made for another space or resolution; make one for this network's space.",
         )
+
+
+def _along(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """The piecewise linear curve through (xs, ys) at `x`; beyond the ends in proportion to the last point."""
+    place = bisect.bisect_left(xs, x)
+    if place == 0 or place == len(xs):
+        end = min(place, len(xs) - 1)
+        return x * ys[end] / xs[end]
+    share = (x - xs[place - 1]) / (xs[place] - xs[place - 1])
+    return ys[place - 1] + share * (ys[place] - ys[place - 1])
 
 
 def _differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
@@ -204,6 +234,7 @@ class _ExactOrigin(_Open):
 
 class _Calibration(_Open):
     margin: _Cost = 0.0
+    margins: list[Annotated[list[_Cost], Field(min_length=2, max_length=2)]] = []
 
 
 class _Network(_Open):

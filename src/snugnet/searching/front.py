@@ -70,8 +70,7 @@ def front(
     # A budget nobody misses resolves the table, its margin and both ends of the range.
     limits = limits_of(supernet.space, tables, Budget({resource: "100%"}))
     table = limits.tables[resource]
-    room = 1.0 + table.margin
-    low, high = cheapest(supernet.space, table).cost * room, dearest(supernet.space, table).cost * room
+    low, high = (table.upper(end(supernet.space, table).cost) for end in (cheapest, dearest))
     memory = None if out is None else Path(out) / "evaluations.jsonl"
     evaluator = evaluator or Evaluator(supernet, data, memory=memory)
     amounts = [float(amount) for amount in np.linspace(low, high, points)]
