@@ -1,4 +1,4 @@
-"""The command line: one verb, one call. Each verb lives in a file of its own and is registered here."""
+"""The command line: one verb, one call. Verbs are registered here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ app = typer.Typer(
 # package does nothing.
 VERBS = {
     "run": "snugnet.cli.run",
-    "spaces": "snugnet.cli.spaces",
+    "spaces": "snugnet.cli.show",
     "show": "snugnet.cli.show",
-    "zoo": "snugnet.cli.zoo",
-    "devices": "snugnet.cli.devices",
+    "zoo": "snugnet.cli.show",
+    "devices": "snugnet.cli.show",
     "measure": "snugnet.cli.measure",
-    "check": "snugnet.cli.check",
+    "check": "snugnet.cli.measure",
     "train": "snugnet.cli.train",
     "rank": "snugnet.cli.rank",
     "search": "snugnet.cli.search",
@@ -32,7 +32,7 @@ VERBS = {
     "finetune": "snugnet.cli.finetune",
     "certify": "snugnet.cli.certify",
     "export": "snugnet.cli.export",
-    "predict": "snugnet.cli.predict",
+    "predict": "snugnet.cli.export",
     "report": "snugnet.cli.report",
 }
 

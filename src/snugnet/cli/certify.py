@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snugnet.budgets.budget import Budget
-from snugnet.cli.device_options import Batch, Precision, Seconds, Threads
+from snugnet.cli.options import Batch, Precision, Seconds, Threads
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import load_table
 from snugnet.errors import BadInput, BudgetExceeded
@@ -61,7 +61,7 @@ def certify(
     if onnx and table is not None:
         say("an ONNX file does not say what its blocks are: the table cannot predict it; certify its .safetensors file")
     try:
-        made = certificate.certify(
+        outcome = certificate.certify(
             network, limits, place, batch=batch, tables=tables, out=out, settings=settings, progress=RichProgress()
         )
     except BudgetExceeded:
@@ -70,33 +70,33 @@ def certify(
         say(f"wrote {out}")
         raise
     if json:
-        print_json(made.to_json())
+        print_json(outcome.to_json())
     else:
-        _print(made)
+        _print(outcome)
     say(f"wrote {out}")
 
 
-def read_limits(words: list[str]) -> Budget:
+def read_limits(texts: list[str]) -> Budget:
     """`["latency=40ms", "params=6M"]` as a budget."""
     limits: dict[str, str] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name or not text:
-            raise BadInput("a budget must be written NAME=LIMIT", value=word, remedy="Write it like latency=40ms.")
+    for text in texts:
+        name, equals, limit = text.partition("=")
+        if not equals or not name or not limit:
+            raise BadInput("a budget must be written NAME=LIMIT", value=text, remedy="Write it like latency=40ms.")
         if name in limits:
             raise BadInput("a budget must limit a resource once", value=name, remedy="Drop one of the two.")
-        limits[name.strip()] = text
+        limits[name.strip()] = limit
     return Budget(limits)
 
 
-def _print(made: Certificate) -> None:
+def _print(outcome: Certificate) -> None:
     rows = []
-    for line in made.lines:
+    for line in outcome.lines:
         between = "exact" if line.exact else f"{show(line.low, line.name)} to {show(line.high, line.name)}"
         guess = "-" if line.predicted is None else show(line.predicted, line.name)
         values = [show(value, line.name) for value in (line.limit, line.measured)]
         rows.append([line.name, values[0], guess, values[1], between, show(line.slack, line.name)])
     columns = ["limit on", "limit", "predicted", "measured", "95 % interval", "slack"]
-    print_table(f"{made.network} fits: {made.fits}", columns, rows)
-    if made.message:
-        say(made.message)
+    print_table(f"{outcome.network} fits: {outcome.fits}", columns, rows)
+    if outcome.message:
+        say(outcome.message)

@@ -1,4 +1,4 @@
-"""`snugnet export`: a trained network as an ONNX file, checked against PyTorch."""
+"""Networks as files: `snugnet export` writes an ONNX file checked against PyTorch, `snugnet predict` runs one on images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ Sealed = Annotated[
     Path | None,
     typer.Option("--certificate", metavar="FILE", help="The network's certificate; a run's own unless told."),
 ]
-COUNT = 16
+Runnable = Annotated[
+    Path, typer.Argument(metavar="NETWORK", help="A .onnx or .safetensors file, or a run folder.", show_default=False)
+]
+Inputs = Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)]
+Top = Annotated[int | None, typer.Option("--top", help="How many classes to name; three unless told.")]
+CHECK_IMAGES = 16
 
 
 def export(
@@ -53,57 +58,60 @@ def export(
     from snugnet.deploy.network_file import find_network, read_network
 
     file = find_network(network)
-    read = read_network(file)
+    saved = read_network(file)
     say(f"read {file}")
     target = out or file.with_suffix(".onnx")
     check_path(target, ".onnx")
-    found = _certificate(file, read, certificate)
-    images = _images(file, read, image or [])
+    promise = _certificate(file, saved, certificate)
+    images = _images(file, saved, image or [])
     say(f"exporting to {target}, which takes 5 to 60 seconds")
-    made = export_network(
-        read.network,
+    exported = export_network(
+        saved.network,
         target,
-        card=read.card,
+        card=saved.card,
         images=images,
         program=target.with_suffix(".pt2") if program else None,
     )
-    made = _stamped(made, read, found, certificate)
+    exported = _stamp(exported, saved, promise, certificate)
     if json:
-        print_json(asdict(made) | {"path": str(made.path), "program": str(made.program) if made.program else None})
+        print_json(
+            asdict(exported)
+            | {"path": str(exported.path), "program": str(exported.program) if exported.program else None}
+        )
     else:
-        _print(made)
-    say(f"wrote {made.path}" + (f" and {made.program}" if made.program else ""))
+        _print(exported)
+    say(f"wrote {exported.path}" + (f" and {exported.program}" if exported.program else ""))
 
 
-def _certificate(file: Path, read: NetworkFile, given: Path | None) -> dict[str, Any]:
+def _certificate(file: Path, saved: NetworkFile, given: Path | None) -> dict[str, Any]:
     """The certificate to name in the file; empty if there is none."""
     from snugnet.deploy.certificate import read_certificate
 
     path = given or file.parent / "certificate.json"
     if given is None and not path.is_file():
         return {}
-    found = read_certificate(path)
+    promise = read_certificate(path)
     say(f"read {path}")
-    about = found["network"]
-    if given is not None and about["form"] != "onnx" and about["weights_sha256"] != read.weights_sha256:
+    about = promise["network"]
+    if given is not None and about["form"] != "onnx" and about["weights_sha256"] != saved.weights_sha256:
         raise _of_another(given)
-    return found
+    return promise
 
 
-def _stamped(made: Exported, read: NetworkFile, found: dict[str, Any], given: Path | None) -> Exported:
+def _stamp(exported: Exported, saved: NetworkFile, promise: dict[str, Any], given: Path | None) -> Exported:
     """With the certificate's hash and limits inside, if it is of this network, as weights or as a graph."""
     from snugnet.deploy.onnx_file import stamp
 
-    if not found:
-        return made
-    if found["network"]["weights_sha256"] not in (made.weights_sha256, made.graph_sha256):
+    if not promise:
+        return exported
+    if promise["network"]["weights_sha256"] not in (exported.weights_sha256, exported.graph_sha256):
         if given is not None:
             raise _of_another(given)
         say("the certificate in the folder is of another network: not named in the file")
-        return made
-    limits = {name: show(line["limit"], name) for name, line in found["budgets"].items()}
-    stamp(made.path, certificate_sha256=found["sha256"], budget=dict(read.card.budget) or limits)
-    return replace(made, sha256=sha256(read_bytes(made.path)))
+        return exported
+    limits = {name: show(line["limit"], name) for name, line in promise["budgets"].items()}
+    stamp(exported.path, certificate_sha256=promise["sha256"], budget=dict(saved.card.budget) or limits)
+    return replace(exported, sha256=sha256(read_bytes(exported.path)))
 
 
 def _of_another(path: Path) -> BadInput:
@@ -112,20 +120,20 @@ def _of_another(path: Path) -> BadInput:
     )
 
 
-def _images(file: Path, read: NetworkFile, paths: list[Path]) -> Tensor | None:
+def _images(file: Path, saved: NetworkFile, paths: list[Path]) -> Tensor | None:
     """Real images to check on: the given files, else the run's own test images."""
     import torch
 
     from snugnet.deploy.prediction import Predictor, prepare
 
-    plan = read.plan
+    plan = saved.plan
     if paths:
         predictor = Predictor(
-            card=read.card,
+            card=saved.card,
             channels=plan.stem.in_channels,
             resolution=plan.resolution,
             classes=plan.head.classes,
-            logits=read.network,
+            logits=saved.network,
         )
         return torch.stack([prepare(path, predictor) for path in paths])
     recipe = file.parent / "recipe.yaml"
@@ -138,17 +146,48 @@ def _images(file: Path, read: NetworkFile, paths: list[Path]) -> Tensor | None:
     except DataMissing as error:
         say(f"checked on random images only: {error.rule}")
         return None
-    images: torch.Tensor = next(iter(data.batches("test", COUNT, limit=COUNT)))[0]
+    images: torch.Tensor = next(iter(data.batches("test", CHECK_IMAGES, limit=CHECK_IMAGES)))[0]
     if tuple(images.shape[1:]) != (plan.stem.in_channels, plan.resolution, plan.resolution):
         say(f"checked on random images only: the run's images are {list(images.shape[1:])}")
         return None
     return images
 
 
-def _print(made: Exported) -> None:
+def _print(exported: Exported) -> None:
     rows = [
-        [row.form, row.images, str(row.batch), f"{row.largest:.1e}", f"{row.relative:.1e}"] for row in made.comparisons
+        [row.form, row.images, str(row.batch), f"{row.largest:.1e}", f"{row.relative:.1e}"]
+        for row in exported.comparisons
     ]
-    print_table(str(made.path), ["form", "images", "batch", "largest difference", "relative"], rows, left=2)
-    size = made.path.stat().st_size / 2**20
-    say(f"{made.classes} classes, input {list(made.input_shape)}, opset {made.opset}, {size:.2f} MiB")
+    print_table(str(exported.path), ["form", "images", "batch", "largest difference", "relative"], rows, left=2)
+    size = exported.path.stat().st_size / 2**20
+    say(f"{exported.classes} classes, input {list(exported.input_shape)}, opset {exported.opset}, {size:.2f} MiB")
+
+
+def predict(network: Runnable, images: Inputs, top: Top = None, json: Json = False) -> None:
+    """Name the most probable classes of images."""
+    from snugnet.deploy import prediction  # brings torch in: not for `snugnet --help`
+
+    predictor = prediction.open_predictor(network)
+    predictions = prediction.predict(predictor, images, top=top)
+    if predictor.remark:
+        say(f"snugnet: {predictor.remark}")
+    if json:
+        print_json(
+            [
+                {
+                    "image": row.image,
+                    "top": [
+                        {"label": guess.label, "class": guess.name, "probability": guess.probability}
+                        for guess in row.guesses
+                    ],
+                }
+                for row in predictions
+            ]
+        )
+        return
+    rows = [
+        [row.image if place == 0 else "", guess.name, f"{100 * guess.probability:.1f} %"]
+        for row in predictions
+        for place, guess in enumerate(row.guesses)
+    ]
+    print_table(str(network), ["image", "class", "probability"], rows, left=2)

@@ -1,4 +1,4 @@
-"""`snugnet measure`: what every block of a space costs on a device."""
+"""Tables of costs: `snugnet measure` times every block of a space on a device, `snugnet check` puts a table to the test."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.device_options import Batch, DeviceName, Precision, Seconds, Threads
-from snugnet.cli.printing import Json, print_json, say
+from snugnet.cli.options import Batch, DeviceName, Precision, Seconds, Threads
+from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import CostTable, load_table
-from snugnet.errors import BadInput, SnugnetError
+from snugnet.errors import BadInput, SnugnetError, TableMismatch
 from snugnet.progress import RichProgress
 from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import plan
-from snugnet.store import check_writable, read_json
+from snugnet.store import check_writable, read_json, write_json
 
 SpaceName = Annotated[
     str,
@@ -29,6 +29,12 @@ SpaceName = Annotated[
 Resolution = Annotated[int | None, typer.Option("--resolution", help="Input resolution (default: the space's own).")]
 Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes (default: the space's own).")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the table.")]
+TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `snugnet measure` wrote.")]
+Networks = Annotated[int, typer.Option("--networks", help="How many networks to measure.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
+InSpace = Annotated[str | None, typer.Option("--space", help="Another space to check (default: the table's own).")]
+CheckOut = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the networks and the order of timing.")]
 
 
 def measure(
@@ -50,18 +56,16 @@ def measure(
 
     settings = TimingSettings() if seconds is None else TimingSettings(seconds=seconds)
     place = by_name(device, threads=threads, precision=precision)
-    searched = space_at(space, resolution, classes)
+    target = space_at(space, resolution, classes)
     _check_target(out)
-    table = measure_space(
-        searched, place, batch=batch, settings=settings, out=out, source=space, progress=RichProgress()
-    )
-    words = _summary(table, searched, out)
+    table = measure_space(target, place, batch=batch, settings=settings, out=out, source=space, progress=RichProgress())
+    summary = _summary(table, target, out)
     if json:
-        print_json(words)
+        print_json(summary)
         return
     fit = table.origin["calibration"]
-    print(f"{len(table.costs)} blocks of {searched.name} on {device}, {threads} thread(s), batch {batch}")
-    print(f"smallest network {words['lightest_ms']:.2f} ms, largest {words['heaviest_ms']:.2f} ms by the table")
+    print(f"{len(table.costs)} blocks of {target.name} on {device}, {threads} thread(s), batch {batch}")
+    print(f"smallest network {summary['lightest_ms']:.2f} ms, largest {summary['heaviest_ms']:.2f} ms by the table")
     print(
         f"calibration: ratio {fit['ratio']:.3f}, {fit['overhead_ms'] * 1e3:+.1f} us a block, "
         f"{fit['edge_ms']:+.3f} ms a million numbers at the edges, margin {fit['margin']:.1%}"
@@ -76,12 +80,14 @@ def _check_target(out: Path) -> None:
     if not out.is_file():
         return
     try:
-        there = read_json(out)
+        content = read_json(out)
     except SnugnetError:
         return  # what cannot be read is not worth keeping from a new table
-    if isinstance(there, dict) and "parts" not in there:
+    if isinstance(content, dict) and "parts" not in content:
         raise BadInput(
-            f"{out} holds something else than a table", value=", ".join(list(there)[:4]), remedy="Choose another name."
+            f"{out} holds something else than a table",
+            value=", ".join(list(content)[:4]),
+            remedy="Choose another name.",
         )
 
 
@@ -124,11 +130,71 @@ def _of_table(path: str) -> SearchSpace:
 
 def _summary(table: CostTable, space: SearchSpace, out: Path) -> dict[str, Any]:
     ends = {"lightest_ms": smallest(space), "heaviest_ms": largest(space)}
-    kept = ("space", "resolutions", "batch", "device", "date", "passes", "seconds", "spread", "score", "message")
+    fields = ("space", "resolutions", "batch", "device", "date", "passes", "seconds", "spread", "score", "message")
     return {
         "file": str(out),
         "blocks": len(table.costs),
         **{name: table.of_network(plan(architecture, space)) for name, architecture in ends.items()},
-        **{name: table.origin[name] for name in kept},
+        **{name: table.origin[name] for name in fields},
         "calibration": table.origin["calibration"],
     }
+
+
+def check(
+    table: TableFile,
+    networks: Networks = 24,
+    plot: Plot = None,
+    space: InSpace = None,
+    out: CheckOut = None,
+    seconds: Seconds = None,
+    seed: Seed = 1,
+    json: Json = False,
+) -> None:
+    """Measure networks that the table has not seen and compare them with its predictions."""
+    from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.picture import check_format, picture_of_check
+    from snugnet.devices import by_name
+    from snugnet.devices.timing import TimingSettings
+
+    costs = load_table(table)
+    if costs.origin["kind"] != "measured":
+        raise TableMismatch("a table to check must be measured", value=costs.resource, remedy="Exact ones need none.")
+    target = out or table.with_name("check.json" if table.name == "table.json" else f"{table.stem}.check.json")
+    check_writable(target)
+    if plot is not None:
+        check_format(plot)
+        check_writable(plot)
+    origin = costs.origin["device"]
+    device = by_name(origin["device"], threads=int(origin["threads"]), precision=origin["precision"])
+    settings = TimingSettings(seed=seed) if seconds is None else TimingSettings(seconds=seconds, seed=seed)
+    outcome = check_table(
+        costs, _space_of(costs, space), device, networks=networks, settings=settings, progress=RichProgress()
+    )
+    write_json(target, outcome.to_json())
+    if plot is not None:
+        picture_of_check(outcome, plot, f"{costs.origin['space']} on {device.name}, {device.threads} thread(s)")
+    if json:
+        print_json(outcome.to_json())
+    else:
+        rows = [
+            [f"{r.predicted:.3f}", f"{r.measured:.3f}", f"{r.error:+.2%}", r.architecture] for r in outcome.networks
+        ]
+        print_table(
+            "Networks the table had not seen", ["predicted ms", "measured ms", "error", "network"], rows, left=0
+        )
+        print(f"R2 {outcome.r2:.4f}, ratio {outcome.ratio:.4f}, worst error {outcome.worst_error:.2%}")
+        print(f"stay {outcome.margin_ms(1.0):.2%} below a limit, and the network meets it with 95 % confidence")
+        say(outcome.message)
+    say(f"read {table}, wrote {target}" + (f" and {plot}" if plot else ""))
+
+
+def _space_of(table: CostTable, word: str | None) -> SearchSpace:
+    """The table's own space, or the one named; at the table's resolution and classes unless it has several of them."""
+    if word is None and "definition" in table.origin:
+        return space_from_json(table.origin["definition"], "the table")
+    sizes = table.origin["resolutions"]
+    return space_at(
+        word or table.origin.get("source", table.origin["space"]),
+        sizes[0] if len(sizes) == 1 else None,
+        table.origin.get("classes"),
+    )

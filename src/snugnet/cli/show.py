@@ -1,23 +1,30 @@
-"""`snugnet show`: a space, a published network or an architecture, with its exact costs."""
+"""What there is to choose from: search spaces, published networks, devices, and the exact costs of any network.
+
+`snugnet spaces`, `show`, `zoo` and `devices`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from snugnet.cli.printing import Json, print_json, print_table
+from snugnet.cli.options import Batch, Precision, Seconds, Threads
+from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs import analytic
-from snugnet.errors import BadArchitecture, UnknownName
-from snugnet.space import zoo
+from snugnet.errors import BadArchitecture, BadInput, UnknownName
+from snugnet.progress import RichProgress
+from snugnet.space import zoo as published
 from snugnet.space.architecture import Architecture, check, read_json_form, read_text_form
-from snugnet.space.presets import names, preset
+from snugnet.space.presets import PRESETS, names, preset
 from snugnet.space.reading import find_space
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace, Stage
 from snugnet.space.spec import NetworkSpec, plan
-from snugnet.store import read_json
+from snugnet.store import check_writable, read_json
 from snugnet.units import show as quantity
 
 Target = Annotated[
@@ -31,6 +38,31 @@ Target = Annotated[
 InSpace = Annotated[
     str | None, typer.Option("--space", help="The space an architecture belongs to (default: the first that fits).")
 ]
+OnDevice = Annotated[
+    str | None, typer.Option("--device", help="Also measure them all here, in shuffled passes: see `snugnet devices`.")
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="With --device: draw accuracy against latency (.svg, .png, .pdf).")
+]
+
+
+def spaces(json: Json = False) -> None:
+    """List the search spaces that come with snugnet."""
+    rows = []
+    for name in names():
+        space = preset(name)
+        about = (PRESETS[name.removesuffix("-lowres")].__doc__ or "").strip().split("\n")[0]
+        if name.endswith("-lowres"):
+            about = f"The same for images of 28 to 64 pixels (here {', '.join(map(str, space.resolutions))})."
+        rows.append(
+            {"name": name, "count": space.count, "stages": len(space.stages), "resolutions": list(space.resolutions)}
+            | {"about": about}
+        )
+    if json:
+        print_json(rows)
+        return
+    cells = [[r["name"], r["about"], f"{float(str(r['count'])):.3g}"] for r in rows]
+    print_table("Search spaces", ["name", "what it is", "networks"], [list(map(str, c)) for c in cells], left=2)
 
 
 def show(target: Target, space: InSpace = None, json: Json = False) -> None:
@@ -44,14 +76,14 @@ def show(target: Target, space: InSpace = None, json: Json = False) -> None:
         )
     elif target.lower().endswith((".yaml", ".yml")) or target.lower() in names():
         _show_space(find_space(target), json)
-    elif target.lower() in {name.lower() for name in zoo.networks()}:
-        entry = zoo.find(target)
+    elif target.lower() in {name.lower() for name in published.networks()}:
+        entry = published.find(target)
         extra = {"published": entry.figures, "source": entry.source, "convention": entry.convention}
         _show_network(entry.name, entry.network, entry.architecture, entry.space, extra, json)
     elif Path(target).exists():
         raise BadArchitecture("a file to show must be .yaml (a space) or .json", value=target, remedy="Rename it.")
     else:
-        raise UnknownName("what to show", target, [*names(), *zoo.networks()])
+        raise UnknownName("what to show", target, [*names(), *published.networks()])
 
 
 def _show_architecture(architecture: Architecture, space_name: str | None, json: bool) -> None:
@@ -90,7 +122,7 @@ def _show_space(space: SearchSpace, json: bool) -> None:
     small, large = (plan(extreme(space), space) for extreme in (smallest, largest))
     low, high = _sizes(small), _sizes(large)
     if json:
-        stages = [_stage_words(stage) for stage in space.stages]
+        stages = [_stage_json(stage) for stage in space.stages]
         bounds = {f"{end}_{key}": sizes[key] for end, sizes in (("min", low), ("max", high)) for key in sizes}
         print_json(
             {
@@ -129,10 +161,10 @@ def _show_network(
 ) -> None:
     sizes = _sizes(network, extra.get("convention", "layers"))
     if json:
-        words = {"name": name, "space": space, "architecture": str(architecture) if architecture else None}
+        facts = {"name": name, "space": space, "architecture": str(architecture) if architecture else None}
         blocks = [[part.label for part in stage] for stage in network.stages]
         print_json(
-            {**words, **sizes, **extra, "stem": network.stem.label, "stages": blocks, "head": network.head.label}
+            {**facts, **sizes, **extra, "stem": network.stem.label, "stages": blocks, "head": network.head.label}
         )
         return
     rows = [["stem", network.stem.label.removeprefix("stem "), *_part_cells(network.stem)]]
@@ -147,7 +179,7 @@ def _show_network(
         print("published: " + ", ".join(f"{key} {value}" for key, value in extra["published"].items()))
 
 
-def _stage_words(stage: Stage) -> dict[str, Any]:
+def _stage_json(stage: Stage) -> dict[str, Any]:
     return {
         "widths": list(stage.widths),
         "depths": list(stage.depths),
@@ -175,3 +207,141 @@ def _labels(stage: Stage) -> str:
     ranges = sorted({choice.expand_range for choice in stage.choices if choice.expand_range})
     text = " ".join(choice.label for choice in stage.choices)
     return text + ("; middle width free in " + ", ".join(f"[{a:g}, {b:g}]" for a, b in ranges) if ranges else "")
+
+
+def zoo(
+    device: OnDevice = None,
+    threads: Threads = 1,
+    precision: Precision = "float32",
+    batch: Batch = 1,
+    plot: Plot = None,
+    seconds: Seconds = None,
+    json: Json = False,
+) -> None:
+    """List the published networks with the papers' figures and our own exact counts; with --device, measure them."""
+    rows = [_row(entry) for entry in published.networks().values()]
+    message = ""
+    if device is not None:
+        message = _measure(rows, device, threads, precision, batch, plot, seconds)
+    elif plot is not None:
+        raise BadInput("a picture needs measured networks", value=str(plot), remedy="Add --device torch-cpu.")
+    if json:
+        print_json(rows)
+        return
+    if device is not None:
+        _print_measured(rows, f"{device}, {threads} thread(s), batch {batch}")
+        say(message + (f" Wrote {plot}." if plot else ""))
+        return
+    cells = [
+        [
+            row["name"],
+            row["space"] or "-",
+            str(row["resolution"]),
+            f"{row['mmacs']:.1f}",
+            _figure(row, "mmacs"),
+            f"{row['mparams']:.3f}",
+            _figure(row, "top1"),
+            _figure(row, "latency_ms"),
+            row["published"].get("latency_on", ""),
+        ]
+        for row in rows
+    ]
+    columns = [
+        "network",
+        "space",
+        "px",
+        "MMACs",
+        "published",
+        "Mparams",
+        "top-1 %",
+        "latency ms",
+        "measured by its authors on",
+    ]
+    print_table("Published networks: our counts, the papers' figures", columns, cells, left=2)
+
+
+def _measure(
+    rows: list[dict[str, Any]],
+    device: str,
+    threads: int,
+    precision: str,
+    batch: int,
+    plot: Path | None,
+    seconds: float | None,
+) -> str:
+    """Add what each network takes on `device` to its row."""
+    from snugnet.costs.measure import time_networks
+    from snugnet.costs.picture import check_format, picture_of_networks  # these bring torch in: not for the plain list
+    from snugnet.devices import by_name
+    from snugnet.devices.timing import TimingSettings
+
+    if plot is not None:
+        check_format(plot)
+        check_writable(plot)
+    settings = TimingSettings(seconds=120.0 if seconds is None else seconds)
+    place = by_name(device, threads=threads, precision=precision)
+    plans = {entry.name: entry.network for entry in published.networks().values()}
+    times, message = time_networks(plans, place, batch=batch, settings=settings, progress=RichProgress())
+    for row in rows:
+        time = times[row["name"]]
+        row["measured"] = {"latency_ms": time.ms, "low_ms": time.low, "high_ms": time.high, "on": place.fingerprint()}
+    if plot is not None:
+        points = [
+            {"name": r["name"], "latency_ms": r["measured"]["latency_ms"], "top1": r["published"].get("top1")}
+            for r in rows
+        ]
+        picture_of_networks(points, plot, f"Published networks on {device}, {threads} thread(s), batch {batch}")
+    return message
+
+
+def _print_measured(rows: list[dict[str, Any]], where: str) -> None:
+    """Fastest first; a star marks those that no faster one beats in published accuracy."""
+    best, cells = float("-inf"), []
+    for row in sorted(rows, key=lambda row: float(row["measured"]["latency_ms"])):
+        time, accuracy = row["measured"], row["published"].get("top1")
+        ahead = accuracy is not None and accuracy > best
+        best = accuracy if ahead else best
+        interval = f"{time['low_ms']:.2f}-{time['high_ms']:.2f}"
+        sizes = [str(row["resolution"]), f"{row['mmacs']:.1f}", f"{row['mparams']:.3f}"]
+        star = "*" if ahead else ""
+        cells.append([row["name"], star, f"{time['latency_ms']:.2f}", interval, *sizes, _figure(row, "top1")])
+    columns = ["network", "", "latency ms", "95 % interval", "px", "MMACs", "Mparams", "published top-1 %"]
+    print_table(f"Published networks on {where} (* no faster one is more accurate)", columns, cells, left=2)
+
+
+def _row(entry: published.Published) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "space": entry.space,
+        "architecture": str(entry.architecture) if entry.architecture else None,
+        "resolution": entry.network.resolution,
+        "mmacs": round(analytic.macs(entry.network, entry.convention) / 1e6, 6),
+        "convention": entry.convention,
+        "mparams": round(analytic.params(entry.network) / 1e6, 6),
+        "peak_memory_bytes": analytic.peak_memory(entry.network),
+        "published": entry.figures,
+        "source": entry.source,
+    }
+
+
+def _figure(row: dict[str, Any], key: str) -> str:
+    value = row["published"].get(key)
+    return "-" if value is None else f"{value:g}"
+
+
+def devices(json: Json = False) -> None:
+    """List the devices and runtimes, and what is missing for those that cannot be used here."""
+    from snugnet.devices import listing
+    from snugnet.devices.device import processor  # these bring torch in: not for `snugnet --help`
+
+    rows = listing()
+    if json:
+        print_json([asdict(row) for row in rows])
+        return
+    cells = []
+    for row in rows:
+        missing = escape(f"{row.reason}. {row.remedy}") if row.reason else ""
+        cells.append([row.name, "yes" if row.here else "no", ", ".join(row.precisions), missing])
+    print_table(
+        f"Devices on this machine ({processor()})", ["name", "here", "precisions", "what is missing"], cells, left=4
+    )

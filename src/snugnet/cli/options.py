@@ -1,4 +1,4 @@
-"""Options that every verb which runs something on a device has."""
+"""Options that several verbs have: those of a device."""
 
 from __future__ import annotations
 
