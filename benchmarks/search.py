@@ -85,7 +85,9 @@ class Bench:
     def search(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> SearchResult:
         # Only what `instant` has learnt is worth keeping from budget to budget.
         out = self.kept.name if isinstance(method, Instant) else None
-        return search(self.supernet, self.data, self.table, budget, method, seed, evaluator=self.val, out=out)
+        return search(
+            self.supernet, self.data, self.table, budget, method, seed, evaluator=self.val, out=out, compete=False
+        )
 
     def score(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> dict[str, Any]:
         found = self.search(method, budget, seed)
@@ -95,7 +97,7 @@ class Bench:
             "network": str(found.architecture),
             "fits": bool(limits.fits(found.architecture)),
             "accuracy": score.accuracy,
-            "validation_value": found.value,
+            "validation_value": found.score,
             "seconds": round(found.seconds, 2),
             "evaluated": found.evaluated,
         }
@@ -111,7 +113,7 @@ class Bench:
             "deviation": statistics.stdev(some),
             "best": best.accuracy,
             "validation_mean": statistics.fmean(values),
-            "validation_best": found.value,
+            "validation_best": found.score,
         }
 
 
@@ -201,7 +203,7 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
     space, val = supernet.space, Evaluator(supernet, bench.data, split="val", limit=1000, closer=1000)
     everything = feasible(space, bench.table, {})
     networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
-    values = {network: val(network).value for network in networks}
+    values = {network: val(network).score for network in networks}
     said: dict[str, Any] = {"networks": len(networks), "deviation": round(statistics.stdev(values.values()), 5)}
     low, high = cheapest(space, bench.table).cost, dearest(space, bench.table).cost
     budgets = [{"latency": f"{bench.table.upper(low + x * (high - low)):.8g}ms"} for x in (0.15, 0.3, 0.45, 0.6, 0.75)]
@@ -210,9 +212,9 @@ def regret(bench: Bench, most: int) -> dict[str, Any]:
         for budget in budgets:
             limits = limits_of(space, bench.table, budget)
             inside = [value for network, value in values.items() if limits.fits(network)]
-            found = search(supernet, bench.data, bench.table, budget, method, 0, evaluator=val)
-            lost.append(max(inside) - found.value)
-            better.append(sum(value > found.value for value in inside) / len(inside))
+            found = search(supernet, bench.data, bench.table, budget, method, 0, evaluator=val, compete=False)
+            lost.append(max(inside) - found.score)
+            better.append(sum(value > found.score for value in inside) / len(inside))
         said[name] = {"regret": [round(x, 5) for x in lost], "share_of_networks_better": [round(x, 4) for x in better]}
         print("regret", name, json.dumps(said[name]), flush=True)
     return said
@@ -222,12 +224,16 @@ def further_budget(bench: Bench) -> dict[str, Any]:
     """A budget not asked before, with `snugnet search`'s own evaluator and folder, on a run whose worths are known."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        first = search(bench.supernet, bench.data, bench.table, {"latency": "60%"}, Instant(), out=folder)
+        first = search(
+            bench.supernet, bench.data, bench.table, {"latency": "60%"}, Instant(), out=folder, compete=False
+        )
         learning = time.perf_counter() - began
         rows = []
         for share in ("40%", "50%", "70%", "80%", "90%"):
             began = time.perf_counter()
-            found = search(bench.supernet, bench.data, bench.table, {"latency": share}, Instant(), out=folder)
+            found = search(
+                bench.supernet, bench.data, bench.table, {"latency": share}, Instant(), out=folder, compete=False
+            )
             rows.append((time.perf_counter() - began, found.details["solve_seconds"], found.evaluated))
     return {
         "first_seconds": round(learning, 1),

@@ -1,0 +1,34 @@
+"""Every search method where the super-network is on a second device: what meets in an operation lies on one of them."""
+
+import copy
+
+import pytest
+
+from fake_device import CUDA, fake_device
+from snugnet.searching.search import METHODS, search
+
+QUICK = {
+    "bcsfw": {"steps": 4, "batch": 16, "candidates": 2},
+    "instant": {"paths": 4, "images": 64, "evidence": 6, "most_evidence": 6, "candidates": 2},
+    "evolution": {"population": 4, "rounds": 1, "mutations": 2, "crossovers": 2},
+    "random": {"networks": 3},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_searches_on_the_device(method, tiny_supernet, digits, tables):
+    twin = copy.deepcopy(tiny_supernet)
+    with fake_device():
+        twin.to(CUDA)
+        options = QUICK.get(method, {})
+        found = search(twin, digits, tables, {"latency": "70%"}, method, eval_images=64, final_images=64, **options)
+    assert found.fits and found.evaluated >= 1
+
+
+def test_expected_gradients_are_taken_on_the_device(tiny_supernet, digits, tables):
+    twin = copy.deepcopy(tiny_supernet)
+    with fake_device():
+        twin.to(CUDA)
+        options = {**QUICK["bcsfw"], "gradient": "expected"}
+        found = search(twin, digits, tables, {"latency": "70%"}, "bcsfw", eval_images=64, final_images=64, **options)
+    assert found.fits
