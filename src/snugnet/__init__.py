@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snugnet.nets import build as build
     from snugnet.nets import extract as extract
     from snugnet.nets import recalibrate as recalibrate
+    from snugnet.nets.elasticise import elastic as elastic
     from snugnet.reporting import build_report as report
     from snugnet.searching.front import front as front
     from snugnet.searching.search import search as search
@@ -52,6 +53,7 @@ _HOMES = {
     "certify": "snugnet.deploy.certificate:certify",
     "check": "snugnet.costs.check:check_table",
     "devices": "snugnet.devices",
+    "elastic": "snugnet.nets.elasticise:elastic",
     "errors": "snugnet.errors",
     "export": "snugnet.deploy.export:export",
     "extract": "snugnet.nets:extract",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugnet.space.space import Activation, Gate
+from snugnet.nets.depthwise import padded
+from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
 
@@ -23,13 +25,32 @@ def gate(name: Gate) -> nn.Module:
     return nn.Sigmoid() if name == "sigmoid" else nn.Hardsigmoid()
 
 
+@final
+class SameConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's padding, which depends on the size of what it sees."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x, padding = padded(input, self.kernel_size[0], self.stride[0], "same")
+        return F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+
+
 def conv_unit(
-    in_channels: int, out_channels: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, act: Activation | None
+    in_channels: int,
+    out_channels: int,
+    *,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    act: Activation | None,
+    padding: Padding = "symmetric",
+    norm_eps: float = 1e-5,
 ) -> nn.Sequential:
     """Convolution, BN and (unless `act` is None: a linear bottleneck) activation; keeps the size up to the stride."""
+    # At stride 1 both rules of padding are the same one.
+    convolution = SameConv2d if padding == "same" and stride > 1 else nn.Conv2d
     layers: dict[str, nn.Module] = {
-        "conv": nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
-        "norm": nn.BatchNorm2d(out_channels),
+        "conv": convolution(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
+        "norm": nn.BatchNorm2d(out_channels, eps=norm_eps),
     }
     if act is not None:
         layers["act"] = activation(act)
@@ -62,11 +83,13 @@ class InvertedResidual(nn.Module):
 
     def __init__(self, part: BlockSpec) -> None:
         super().__init__()
-        m = part.mid_channels
-        self.expand = conv_unit(part.in_channels, m, act=part.act) if part.expands else nn.Identity()
-        self.depthwise = conv_unit(m, m, kernel=part.kernel, stride=part.stride, groups=m, act=part.act)
+        m, eps = part.mid_channels, part.norm_eps
+        self.expand = conv_unit(part.in_channels, m, act=part.act, norm_eps=eps) if part.expands else nn.Identity()
+        self.depthwise = conv_unit(
+            m, m, kernel=part.kernel, stride=part.stride, groups=m, act=part.act, padding=part.padding, norm_eps=eps
+        )
         self.se = SqueezeExcite(m, part.se, part.se_act, part.se_gate) if part.se else nn.Identity()
-        self.project = conv_unit(m, part.out_channels, act=None)
+        self.project = conv_unit(m, part.out_channels, act=None, norm_eps=eps)
         self.shortcut = shortcut(part)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +111,15 @@ def shortcut(part: BlockSpec) -> nn.Module | None:
 
 
 def stem_module(part: StemSpec) -> nn.Sequential:
-    return conv_unit(part.in_channels, part.out_channels, kernel=part.kernel, stride=part.stride, act=part.act)
+    return conv_unit(
+        part.in_channels,
+        part.out_channels,
+        kernel=part.kernel,
+        stride=part.stride,
+        act=part.act,
+        padding=part.padding,
+        norm_eps=part.norm_eps,
+    )
 
 
 @final
@@ -97,7 +128,7 @@ class ClassifierHead(nn.Module):
 
     def __init__(self, part: HeadSpec) -> None:
         super().__init__()
-        self.conv = conv_unit(part.in_channels, part.hidden, act=part.act)
+        self.conv = conv_unit(part.in_channels, part.hidden, act=part.act, norm_eps=part.norm_eps)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.features = nn.Linear(part.hidden, part.pooled, bias=part.pooled_bias) if part.pooled else nn.Identity()
         self.act = activation(part.act) if part.pooled else nn.Identity()

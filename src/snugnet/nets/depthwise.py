@@ -15,12 +15,28 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from snugnet.space.space import Padding
+
 _COLUMNS = 3
 
 
-def depthwise(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+def padded(x: Tensor, kernel: int, stride: int, rule: Padding) -> tuple[Tensor, int]:
+    """(x, the symmetric padding it still needs): where the rule pads one side more, x comes back padded.
+
+    `same` pads max((ceil(n / stride) - 1) * stride + kernel - n, 0) in all, the smaller half before: at stride 2 and even n
+    the window stands one position further to the end than with symmetric padding."""
+    if rule == "symmetric" or stride == 1:
+        return x, kernel // 2
+    sides: list[int] = []
+    for size in (x.shape[-1], x.shape[-2]):
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        sides += [total // 2, total - total // 2]
+    return (x, kernel // 2) if set(sides) == {kernel // 2} else (F.pad(x, sides), 0)
+
+
+def depthwise(x: Tensor, weight: Tensor, stride: int, rule: Padding = "symmetric") -> Tensor:
     """Every channel of x with its own kernel, padded to keep the size (before `stride`)."""
-    padding = weight.shape[-1] // 2
+    x, padding = padded(x, weight.shape[-1], stride, rule)
     if weight.shape[-1] > _COLUMNS and weight.requires_grad and torch.is_grad_enabled() and _helps(x):
         y: Tensor = _Depthwise.apply(x, weight, stride, padding)
         return y

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
-from snugnet.space.space import Activation, Gate
+from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec
 
 
@@ -129,17 +129,19 @@ class ElasticOperation(nn.Module):
         se_gate: Gate,
         expands: bool,
         crop: bool,
+        padding: Padding,
+        norm_eps: float,
     ) -> None:
         super().__init__()
-        self.stride, self.crop, self.kernels = stride, crop, kernels
+        self.stride, self.crop, self.kernels, self.padding = stride, crop, kernels, padding
         self.act = activation(act)
-        self.expand = _unit(in_channels, mid_channels, 1, 1) if expands else None
+        self.expand = _unit(in_channels, mid_channels, 1, 1, norm_eps) if expands else None
         stored = (max(kernels),) if crop else kernels
         self.depthwise = nn.ModuleDict(
-            {str(k): _unit(mid_channels, mid_channels, k, mid_channels, stride) for k in stored}
+            {str(k): _unit(mid_channels, mid_channels, k, mid_channels, norm_eps, stride) for k in stored}
         )
         self.se = ElasticSqueeze(mid_channels, squeeze_channels, se_act, se_gate) if squeeze_channels else None
-        self.project = _unit(mid_channels, out_channels, 1, 1)
+        self.project = _unit(mid_channels, out_channels, 1, 1, norm_eps)
         self.mid_channels, self.out_channels = mid_channels, out_channels
 
     def one(self, x: Tensor, part: BlockSpec) -> Tensor:
@@ -273,7 +275,7 @@ class ElasticOperation(nn.Module):
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
             weight = weight[:, :, cut:-cut, cut:-cut]
-        y = depthwise(x, weight, self.stride)
+        y = depthwise(x, weight, self.stride, self.padding)
         out: Tensor = self.act(batch_norm(y, self._norm(unit), mid_channels))
         return out
 
@@ -306,10 +308,10 @@ def _times(d: Tensor, mask: Tensor | None, gates: Tensor | None, off: int) -> Te
     return d * gates[:, :, None, None]
 
 
-def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, stride: int = 1) -> nn.Sequential:
+def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, eps: float, stride: int = 1) -> nn.Sequential:
     """Convolution and BN under the names a plain network gives them."""
     unit = nn.Sequential()
     padding = kernel // 2
     unit.add_module("conv", nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False))
-    unit.add_module("norm", nn.BatchNorm2d(out_channels))
+    unit.add_module("norm", nn.BatchNorm2d(out_channels, eps=eps))
     return unit

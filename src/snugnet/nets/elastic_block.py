@@ -188,6 +188,8 @@ class ElasticBlock(nn.Module):
             se_gate=parts[0].se_gate,
             expands=parts[0].expands,
             crop=rules.kernel_weights == "crop",
+            padding=rules.padding,
+            norm_eps=rules.norm_eps,
         )
 
     def _tables(self) -> None:

@@ -22,7 +22,7 @@ def sort_channels(supernet: Supernet) -> Supernet:
             for operation in block.operations:
                 assert isinstance(operation, ElasticOperation)
                 if operation.expand is not None:  # without one, middle channels are the block's input: not ours to move
-                    _permute(operation, _order(operation))
+                    permute_channels(operation, _order(operation))
     return supernet
 
 
@@ -32,7 +32,8 @@ def _order(operation: ElasticOperation) -> Tensor:
     return torch.argsort(importance, descending=True, stable=True)
 
 
-def _permute(operation: ElasticOperation, order: Tensor) -> None:
+def permute_channels(operation: ElasticOperation, order: Tensor) -> None:
+    """Put the middle channels of all layers of a block in `order`: what the block computes stays the same."""
     assert operation.expand is not None
     for unit in (operation.expand, *operation.depthwise.values()):
         conv, norm = unit.conv, unit.norm

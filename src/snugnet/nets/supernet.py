@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput, BadSpace
-from snugnet.nets.blocks import activation, conv_unit, initialise
+from snugnet.nets.blocks import activation, conv_unit, initialise, stem_module
+from snugnet.nets.depthwise import padded
 from snugnet.nets.elastic import batch_norm, pointwise, prefix, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
 from snugnet.nets.gather import IntArray, reorder
@@ -29,7 +30,7 @@ from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Genes, Layout, Slot
 from snugnet.space.sampling import sample_balanced
 from snugnet.space.space import SearchSpace
-from snugnet.space.spec import HeadSpec, head_spec, plan
+from snugnet.space.spec import HeadSpec, head_spec, plan, stem_spec
 
 Weights = Sequence[Tensor]
 APART = 2048  # positions of a batch from which wide and narrow images of a block run in groups of their own
@@ -42,13 +43,7 @@ class Supernet(nn.Module):
     def __init__(self, space: SearchSpace) -> None:
         super().__init__()
         self.space, self.layout = space, Layout(space)
-        self.stem = conv_unit(
-            space.in_channels,
-            space.stem.widths[-1],
-            kernel=space.stem.kernel,
-            stride=space.stem.stride,
-            act=space.stem.act,
-        )
+        self.stem = stem_module(stem_spec(space, space.stem.widths[-1], space.resolutions[-1]))
         self.stages = nn.ModuleList(
             [
                 nn.ModuleList([ElasticBlock(self.layout, Slot(index, position)) for position in range(stage.max_depth)])
@@ -176,7 +171,8 @@ class Supernet(nn.Module):
         assert isinstance(act, nn.Module)
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        y = F.conv2d(images, prefix(conv.weight, width), stride=conv.stride, padding=conv.padding)
+        x, padding = padded(images, conv.kernel_size[0], conv.stride[0], self.space.rules.padding)
+        y = F.conv2d(x, prefix(conv.weight, width), stride=conv.stride, padding=padding)
         out: Tensor = act(batch_norm(y, norm, width))
         return out
 
@@ -195,7 +191,7 @@ class ElasticHead(nn.Module):
         self.space = space
         largest = head_spec(space, space.head.widths[-1], space.stages[-1].widths[-1], 1)
         self.part = largest
-        self.conv = conv_unit(largest.in_channels, largest.hidden, act=largest.act)
+        self.conv = conv_unit(largest.in_channels, largest.hidden, act=largest.act, norm_eps=largest.norm_eps)
         self.features = nn.Linear(largest.hidden, largest.pooled, bias=largest.pooled_bias) if largest.pooled else None
         self.act = activation(largest.act)
         self.dropout = nn.Dropout(largest.dropout)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from snugnet.errors import BadSpace, DamagedFile
 from snugnet.space.presets import names, preset
-from snugnet.space.space import Activation, BlockChoice, BlockRules, Gate, Head, SearchSpace, Stage, Stem
+from snugnet.space.space import Activation, BlockChoice, BlockRules, Gate, Head, Padding, SearchSpace, Stage, Stem
 from snugnet.store import read_text
 
 _RENAMED = {"span": "expand_range", "middle_divisor": "mid_divisor"}  # keys of earlier versions
@@ -72,6 +72,8 @@ class _RulesFile(_Strict):
     mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"
     kernel_weights: Literal["own", "crop"] = "own"
+    padding: Padding = "symmetric"
+    norm_eps: float = 1e-5
     share: bool = True
 
 
@@ -203,6 +205,7 @@ def _stage_to_dict(stage: Stage, number: int) -> dict[str, Any]:
         or not contiguous
         or stage.has_expand_range
         or stage.per_position
+        or stage.full_expand
     ):
         raise BadSpace(
             f"stages[{number}] must be a full product of kernels, expands and se, with a range of depths",
@@ -266,9 +269,12 @@ def space_to_json(space: SearchSpace) -> dict[str, Any]:
     """
     plain = _SPACE.dump_python(space, mode="json")
     value: dict[str, Any] = _SPACE.dump_python(_SPACE.validate_python(plain), mode="json")
-    for stage in value["stages"]:
-        if stage["per_position"] is None:  # said only where it is so: files of older spaces keep their fingerprints
-            del stage["per_position"]
+    # Said only where it is so: spaces that are older than these fields keep their fingerprints.
+    newer = {"per_position": None, "full_expand": False, "padding": "symmetric", "norm_eps": 1e-5}
+    for described in (value["rules"], *value["stages"]):
+        for name, usual in newer.items():
+            if name in described and described[name] == usual:
+                del described[name]
     return value
 
 

@@ -23,6 +23,9 @@ Activation = Literal["relu", "relu6", "swish", "hard-swish"]
 Gate = Literal["sigmoid", "hard-sigmoid"]
 MAX_CHANNELS = 1_000_000  # of any layer, and MAX_FACTOR of any width against another: bounds on what a slip can ask for
 MAX_FACTOR = 1000.0
+Padding = Literal["symmetric", "same"]
+"""What keeps a map's size up to the stride: `symmetric` pads k // 2 on all sides; `same` is TensorFlow's rule, as little as
+possible and the odd row at the end, which differs where the stride is 2 and the size even."""
 
 
 def round_channels(value: float, divisor: int = 8) -> int:
@@ -73,6 +76,8 @@ class BlockRules:
     kernel_weights: Literal["own", "crop"] = (
         "own"  # in a super-network: weights per kernel size, or the centre of the largest
     )
+    padding: Padding = "symmetric"  # of the stem too
+    norm_eps: float = 1e-5  # of every BN, stem and head included
     share: bool = True  # in a super-network: choices of a block share their pointwise weights
 
     def __post_init__(self) -> None:
@@ -83,6 +88,8 @@ class BlockRules:
         _one_of("rules.se_gate", self.se_gate, get_args(Gate))
         _one_of("rules.se_of", self.se_of, ("middle", "input"))
         _one_of("rules.shortcut", self.shortcut, ("identity", "always"))
+        _one_of("rules.padding", self.padding, get_args(Padding))
+        _require(0 < self.norm_eps < 1, "rules.norm_eps must be between 0 and 1", self.norm_eps)
         _one_of("rules.kernel_weights", self.kernel_weights, ("own", "crop"))
 
     def se_width(self, choice: BlockChoice, in_channels: int, mid_channels: int) -> int:
@@ -112,6 +119,7 @@ class Stage:
     act: Activation = "relu"
     per: Literal["block", "stage"] = "block"
     per_position: tuple[tuple[BlockChoice, ...], ...] | None = None
+    full_expand: bool = False  # an expansion layer even where the middle is as wide as the input (timm's blocks)
 
     def __post_init__(self) -> None:
         if self.per_position is not None:

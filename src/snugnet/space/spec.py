@@ -17,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_c
 
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.space.architecture import Architecture, check, find_choice
-from snugnet.space.space import Activation, Gate, SearchSpace
+from snugnet.space.space import Activation, Gate, Padding, SearchSpace
 
 Shortcut = Literal["none", "identity", "project"]
+_PADDING: dict[Padding, str] = {"symmetric": "", "same": " same"}
+_NEWER = {"padding": "symmetric", "norm_eps": 1e-5, "full_expand": False}  # fields said only where they are not so
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -33,6 +35,8 @@ class StemSpec:
     stride: int
     resolution: int  # of the input
     act: Activation
+    padding: Padding = "symmetric"
+    norm_eps: float = 1e-5
 
     @property
     def out_resolution(self) -> int:
@@ -40,9 +44,8 @@ class StemSpec:
 
     @property
     def label(self) -> str:
-        return (
-            f"stem {self.in_channels}>{self.out_channels} k{self.kernel} s{self.stride} {self.act} @{self.resolution}"
-        )
+        sizes = f"{self.in_channels}>{self.out_channels} k{self.kernel} s{self.stride}{_PADDING[self.padding]}"
+        return f"stem {sizes} {self.act} @{self.resolution}"
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -61,10 +64,13 @@ class BlockSpec:
     se_act: Activation = "relu"
     se_gate: Gate = "hard-sigmoid"
     shortcut: Shortcut = "none"  # project: average pooling over the stride and, where widths differ, a 1x1 convolution
+    padding: Padding = "symmetric"
+    norm_eps: float = 1e-5
+    full_expand: bool = False  # an expansion layer even where the middle is as wide as the input
 
     @property
     def expands(self) -> bool:
-        return self.mid_channels != self.in_channels
+        return self.full_expand or self.mid_channels != self.in_channels
 
     @property
     def out_resolution(self) -> int:
@@ -73,7 +79,9 @@ class BlockSpec:
     @property
     def label(self) -> str:
         se = f" se{self.se} {self.se_act} {self.se_gate}" if self.se else ""
-        sizes = f"{self.in_channels}>{self.mid_channels}>{self.out_channels} k{self.kernel} s{self.stride}"
+        middle = f"{self.mid_channels}{'!' if self.full_expand else ''}"
+        kernel = f"k{self.kernel} s{self.stride}{_PADDING[self.padding]}"
+        sizes = f"{self.in_channels}>{middle}>{self.out_channels} {kernel}"
         return f"block {sizes} {self.act}{se} {self.shortcut} @{self.resolution}"
 
 
@@ -90,6 +98,7 @@ class HeadSpec:
     resolution: int
     act: Activation
     dropout: float = 0.0
+    norm_eps: float = 1e-5
 
     @property
     def features(self) -> int:
@@ -175,6 +184,8 @@ def stem_spec(space: SearchSpace, width: int, resolution: int) -> StemSpec:
         stride=space.stem.stride,
         resolution=resolution,
         act=space.stem.act,
+        padding=space.rules.padding,
+        norm_eps=space.rules.norm_eps,
     )
 
 
@@ -209,6 +220,9 @@ def block_spec(
         se_act=row.act if rules.se_act == "block" else rules.se_act,
         se_gate=rules.se_gate,
         shortcut=shortcut,
+        padding=rules.padding,
+        norm_eps=rules.norm_eps,
+        full_expand=row.full_expand,
     )
 
 
@@ -224,12 +238,14 @@ def head_spec(space: SearchSpace, width: int, in_channels: int, resolution: int)
         resolution=resolution,
         act=head.act,
         dropout=head.dropout,
+        norm_eps=space.rules.norm_eps,
     )
 
 
 def part_to_json(part: LayerSpec) -> dict[str, Any]:
     kind = next(name for name, cls in _KINDS.items() if isinstance(part, cls))
-    return {"part": kind, **asdict(part)}
+    described = {name: value for name, value in asdict(part).items() if name not in _NEWER or value != _NEWER[name]}
+    return {"part": kind, **described}
 
 
 def part_from_json(value: Any) -> LayerSpec:

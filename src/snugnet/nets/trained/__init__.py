@@ -1,0 +1,107 @@
+"""Networks of others -> our plan and weights: a reader per family, recognised by structure.
+
+`read_trained` takes a module, a file of weights (.safetensors, or .pth read without pickled code) or a network of ours. The
+packages the modules come from are never imported.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugnet.errors import BadInput, DamagedFile, FileTrouble
+from snugnet.nets.network import Network
+from snugnet.nets.tensor_file import read_tensors
+from snugnet.nets.trained import efficientnet_lite, timm_builder, torchvision_models
+from snugnet.nets.trained.assembly import UNDERSTOOD, Trained
+from snugnet.space.spec import plan_from_json
+
+__all__ = ["UNDERSTOOD", "Trained", "read_trained"]
+
+_READERS = (timm_builder, torchvision_models, efficientnet_lite)
+
+
+def read_trained(
+    source: nn.Module | Trained | str | Path, *, like: nn.Module | None = None, resolution: int | None = None
+) -> Trained:
+    """The network in `source`: a module, or a file of weights.
+
+    A file says its sizes, not its strides and activations: those of our own networks and of EfficientNet-Lite are known,
+    for others pass `like`, a module of that kind. `resolution`: what the network was trained for, where it does not say.
+    """
+    if isinstance(source, Trained):
+        return source
+    if isinstance(source, str | Path):
+        return _read_file(Path(source), like, resolution)
+    if isinstance(source, Network):
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in source.state_dict().items()}
+        return Trained(plan=source.plan, weights=weights, family="snugnet")
+    for reader in _READERS:
+        if reader.recognises(source):
+            found: Trained = reader.read(source, resolution)
+            return found
+    children = ", ".join(name for name, _ in source.named_children())
+    raise BadInput(
+        f"a trained network must be of a known family, not one of {children or 'no layers'}",
+        value=type(source).__name__,
+        remedy=f"Understood are {UNDERSTOOD}.",
+    )
+
+
+def _read_file(path: Path, like: nn.Module | None, resolution: int | None) -> Trained:
+    weights, described = _weights(path)
+    if "plan" in described:
+        plan = plan_from_json(json.loads(described["plan"]))
+        card = json.loads(described.get("snugnet", "{}")).get("card", {})
+        return Trained(plan=plan, weights=dict(weights), family="snugnet", **_normalisation(card))
+    if like is not None:
+        holder = copy.deepcopy(like)
+        try:
+            holder.load_state_dict(dict(weights))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:160]
+            raise BadInput(
+                f"{path} must hold the weights of a {type(like).__name__}",
+                value=reason,
+                remedy="Pass a module like it.",
+            ) from error
+        return read_trained(holder, resolution=resolution)
+    if efficientnet_lite.recognises_weights(weights):
+        return efficientnet_lite.read_weights(weights, resolution)
+    raise BadInput(
+        f"{path} must say what network it is: names of weights alone do not tell strides and activations",
+        value=f"{next(iter(weights), 'nothing')}, ...",
+        remedy="Load it into its module and pass that, or pass `like=`, a module of that kind.",
+    )
+
+
+def _weights(path: Path) -> tuple[Mapping[str, Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise FileTrouble(f"{path} could not be read (no such file)", remedy="Check the path.")
+    if path.suffix.lower() == ".safetensors":
+        return read_tensors(path)
+    if path.suffix.lower() not in (".pth", ".pt"):
+        raise BadInput("a file of weights must end in .safetensors or .pth", value=str(path), remedy="Convert it.")
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise DamagedFile(
+            f"{path} must be a whole file of weights alone ({reason})", remedy="Save the state dict as .safetensors."
+        ) from error
+    value = value.get("state_dict", value) if isinstance(value, dict) else value
+    if not isinstance(value, dict) or not all(isinstance(tensor, Tensor) for tensor in value.values()):
+        raise BadInput(f"{path} must hold a state dict", value=type(value).__name__, remedy="Save `state_dict()`.")
+    return {name.removeprefix("module."): tensor for name, tensor in value.items()}, {}
+
+
+def _normalisation(card: Any) -> dict[str, tuple[float, ...]]:
+    known = {name: card.get(name) for name in ("mean", "std")} if isinstance(card, dict) else {}
+    return {name: tuple(values) for name, values in known.items() if values}
