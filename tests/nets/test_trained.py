@@ -227,5 +227,7 @@ def check_published(module: nn.Module) -> None:
     module = randomised(module)
     supernet = sn.elastic(module, resolutions=(96, 224)).eval()
     images = torch.randn(1, 3, 224, 224)
-    assert difference(supernet(images, largest(supernet.space)), module(images)) < 1e-4
+    expected = module(images)
+    scale = max(1.0, float(expected.abs().max()))  # random weights give some networks logits in the hundreds
+    assert difference(supernet(images, largest(supernet.space)), expected) < 1e-4 * min(scale, 100)
     assert supernet(images, smallest(supernet.space)).shape == (1, 1000)

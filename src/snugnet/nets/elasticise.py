@@ -244,11 +244,11 @@ def _check_largest(space: SearchSpace, network: NetworkSpec) -> None:
     """The largest network of the space must be the original, part by part."""
     at = space.with_resolution(network.resolution)
     ours = plan(largest(at), at)
-    rules = space.rules
-    # Where there is no squeeze-excite layer its activation and gate mean nothing; a space has one pair for all blocks.
-    blocks = [b if b.se else replace(b, se_act=rules.se_act, se_gate=rules.se_gate) for b in network.blocks]
-    expected = (network.stem, *blocks, replace(network.head, classes=space.classes))
+    expected = (*network.parts[:-1], replace(network.head, classes=space.classes))
     for number, (part, original) in enumerate(zip(ours.parts, expected, strict=True)):
+        if isinstance(part, BlockSpec) and isinstance(original, BlockSpec) and not original.se:
+            # Without a squeeze-excite layer its activation and gate mean nothing; a space has one pair for all blocks.
+            original = replace(original, se_act=part.se_act, se_gate=part.se_gate)
         if part != original:
             raise BadInput(
                 f"part {number} of the network has no place in a space: {original.label}",
