@@ -214,8 +214,14 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
         (["search", "RUN", "--budget", "params=10params"], "cheapest network"),
         (["search", "RUN", "--budget", "latency=5ms"], "snugnet measure"),
         (["search", "RUN", "--budget", "params=60%", "--method", "bcfw"], "Did you mean 'bcsfw'"),
-        (["search", "RUN", "--budget", "params=60%", "--option", "step=1"], "Did you mean 'steps'"),
-        (["search", "RUN", "--budget", "params=60%", "--option", "steps=abc"], "option steps of bcsfw"),
+        (
+            ["search", "RUN", "--budget", "params=60%", "--method", "bcsfw", "--option", "step=1"],
+            "Did you mean 'steps'",
+        ),
+        (
+            ["search", "RUN", "--budget", "params=60%", "--method", "bcsfw", "--option", "steps=abc"],
+            "option steps of bcsfw",
+        ),
         (["search", "RUN", "--budget", "params=60%", "--table", "missing.json"], "missing.json"),
         (["search", "RUN", "--budget", "params=60%", "--worths"], "only the instant method learns worths"),
         (["search", "RUN", "--budget", "params=60%", "--seed", "-1"], "greater than or equal to 0"),

@@ -15,7 +15,7 @@ from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infe
 from snugnet.evaluate.evaluator import RERANK_TOP_K, Evaluator
 from snugnet.evaluate.scoring import ImageCache
 from snugnet.nets import Supernet
-from snugnet.searching import Bcsfw, Evolution, Instant, Random, SearchResult, load_result
+from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchResult, load_result
 from snugnet.searching.bcsfw import MeanGradient
 from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_paths
 from snugnet.searching.context import search_context
@@ -30,6 +30,7 @@ from snugnet.space.sampling import sample_many
 from snugnet.store import read_journal
 
 QUICK = {
+    "adaptive": Adaptive(evaluations=12, passes=1, batch=32),
     "bcsfw": Bcsfw(steps=6, batch=32),
     "instant": Instant(paths=4, images=64, evidence=8, most_evidence=8, candidates=3),
     "evolution": Evolution(population=8, rounds=2, mutations=4, crossovers=4),
@@ -54,9 +55,14 @@ def budgets_of(space, tables) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_within_every_budget_and_deterministic(name, tiny_supernet, digits, tables, evaluator):
+
+    def fresh():  # what an evaluator knows is evidence: adaptive search starts elsewhere when it knows more
+        return Evaluator(tiny_supernet, digits, limit=100, cache=evaluator.cache)
+
     for budget in budgets_of(tiny_supernet.space, tables):
         first, second = (
-            search(tiny_supernet, digits, tables, budget, QUICK[name], seed=3, evaluator=evaluator) for _ in range(2)
+            search(tiny_supernet, digits, tables, budget, QUICK[name], seed=3, evaluator=chosen_by)
+            for chosen_by in ((fresh(), fresh()) if name == "adaptive" else (evaluator, evaluator))
         )
         assert first.fits
         assert first.architecture == second.architecture
@@ -277,7 +283,7 @@ def test_front_and_search_agree(tiny_supernet, digits, tables, tmp_path):
         found = search(tiny_supernet, digits, tables, budget, how, **options)
         assert (found.architecture, found.score) == (point.result.architecture, point.result.score)
     search(tiny_supernet, digits, tables, {"latency": "70%"}, Random(networks=40), **options)
-    for point in front(tiny_supernet, digits, tables, "latency", 5, explore=False, **options):
+    for point in front(tiny_supernet, digits, tables, "latency", 5, method=how, explore=False, **options):
         found = search(tiny_supernet, digits, tables, {"latency": "70%"}, Random(networks=40), **options)
         if point.result.predicted["latency"] <= found.effective_limits["latency"]:
             assert point.result.score <= found.score

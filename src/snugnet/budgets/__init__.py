@@ -2,7 +2,18 @@
 
 from snugnet.budgets.budget import Budget
 from snugnet.budgets.extremes import Extreme, cheapest, dearest
-from snugnet.budgets.feasible_set import FeasibleSet, feasible
+from snugnet.budgets.feasible_set import FeasibleSet, feasible, feasible_by_resolution
 from snugnet.budgets.limits import Limit, Limits, limits_of
 
-__all__ = ["Budget", "Extreme", "FeasibleSet", "Limit", "Limits", "cheapest", "dearest", "feasible", "limits_of"]
+__all__ = [
+    "Budget",
+    "Extreme",
+    "FeasibleSet",
+    "Limit",
+    "Limits",
+    "cheapest",
+    "dearest",
+    "feasible",
+    "feasible_by_resolution",
+    "limits_of",
+]

@@ -84,16 +84,38 @@ def feasible(
 
     Arguments as in `limits_of`; spaces whose costs do not add up slot by slot are refused with the reason.
     """
-    layout = Layout(space)
-    layout.require_additive()
+    Layout(space).require_additive()
     limits = limits_of(space, tables, budget, margin=margin, tighten=tighten)
+    return _feasible(Layout(space), limits, margin, time_limit)
+
+
+def feasible_by_resolution(
+    space: SearchSpace, tables: Tables, budget: Budget, *, tighten: Mapping[str, float] | None = None
+) -> tuple[FeasibleSet, ...]:
+    """A feasible set per input resolution that leaves a network, where costs add up within each; the smallest resolution's
+    refusal if none does."""
+    layouts = [Layout(space).at(resolution) for resolution in space.resolutions]
+    layouts[0].require_additive()
+    limits = limits_of(space, tables, budget, tighten=tighten)
+    sets, refusals = [], []
+    for layout in layouts:
+        try:
+            sets.append(_feasible(layout, limits, True, 30.0))
+        except Infeasible as refusal:
+            refusals.append(refusal)
+    if not sets:
+        raise refusals[0]
+    return tuple(sets)
+
+
+def _feasible(layout: Layout, limits: Limits, margin: bool, time_limit: float) -> FeasibleSet:
     peaks = {name: table for name, table in limits.tables.items() if table.combine == "max"}
     left = _what_memory_leaves(layout, peaks, limits.effective)
     sums = {name: table for name, table in limits.tables.items() if name not in peaks}
     problem = _problem(left, sums, limits.effective)
     if not fits(problem, time_limit=time_limit):
         reserve = sums if margin else {}
-        raise _refusal(space, problem, _restrictions(left, peaks, limits.effective), reserve, time_limit)
+        raise _refusal(limits.space, problem, _restrictions(left, peaks, limits.effective), reserve, time_limit)
     return FeasibleSet(limits=limits, problem=problem, left=left)
 
 

@@ -22,9 +22,12 @@ Limits = Annotated[
         "--budget", help="A hard limit such as latency=40ms, params=6M or latency=60% (of the largest); repeatable."
     ),
 ]
-Method = Annotated[str, typer.Option("--method", help="bcsfw, instant, evolution or random.")]
+Method = Annotated[str, typer.Option("--method", help="adaptive, bcsfw, instant, evolution or random.")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
+]
+Evaluations = Annotated[
+    int | None, typer.Option("--evaluations", min=0, help="With adaptive: networks to evaluate at most (30).")
 ]
 ShowWorths = Annotated[
     bool, typer.Option("--worths", help="With instant: tell what every choice is worth, with its standard error.")
@@ -37,7 +40,8 @@ def search(
     run: RunFolder,
     budget: Limits,
     table: TableFiles = None,
-    method: Method = "bcsfw",
+    method: Method = "adaptive",
+    evaluations: Evaluations = None,
     option: Options = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -53,6 +57,7 @@ def search(
     limits, tables = read_limits(budget), read_tables(run, table)
     opened = open_for_search(run, threads)
     check_writable(out or run / "search.json")
+    options = read_options(option or []) | ({} if evaluations is None else {"evaluations": evaluations})
     found = run_search(
         opened.supernet,
         opened.data,
@@ -62,7 +67,7 @@ def search(
         seed,
         out=run / "search",
         progress=RichProgress(),
-        **read_options(option or []),
+        **options,
     )
     path = found.save(out or run / "search.json")
     if out is None:
@@ -77,7 +82,8 @@ def search(
             [name, show(cost, name), show(found.limits[name], name), f"{cost / found.limits[name]:.1%}"]
             for name, cost in found.predicted.items()
         ]
-        title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images, {found.seconds:.1f} s"
+        expected = f"expected {found.expected:.2%} +- {found.error:.2%}"
+        title = f"{found.method}: accuracy {found.accuracy:.2%} on held-out images ({expected}), {found.seconds:.1f} s"
         print_table(title, ["budget", "predicted", "limit", "used"], rows)
         print(found.architecture)
         if effects:

@@ -76,6 +76,14 @@ class Evaluator:
         counts = (self.full_images,) if full else (self.first_images, self.full_images)
         return list(dict.fromkeys(network for network, images in self._scores if images in counts))
 
+    def evaluate_on(self, architecture: Architecture, images: int) -> Score:
+        """On the first `images` of the split: the same ones for every network."""
+        return self._score(architecture, max(1, min(images, self.full_images)))
+
+    def history(self) -> list[tuple[Architecture, Score]]:
+        """Every evaluation so far, the earliest first; a network may have several, each on more images."""
+        return [(network, score) for (network, _), score in self._scores.items()]
+
     def best(self, networks: Iterable[Architecture], progress: Progress | None = None) -> Architecture:
         """The one of greatest score; the best few are evaluated again on more images first. The earlier wins a tie."""
         candidates, display = list(dict.fromkeys(networks)), progress or NullProgress()

@@ -35,7 +35,7 @@ from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, l
 from snugnet.fitting.recipe import MeasureSection, Recipe
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
-from snugnet.searching import SearchResult, load_result
+from snugnet.searching import Adaptive, Instant, SearchResult, load_result
 from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
 from snugnet.searching.search import make_method, search
@@ -274,12 +274,14 @@ class Pipeline:
         )
 
     def _front_points(self, *, explore: bool) -> list[FrontPoint]:
+        how = make_method(self.recipe.search.method, self.recipe.search.options)
         return front(
             self.supernet,
             self.data,
             self.tables,
             self._front_resource,
             self.recipe.search.front,
+            method=how if isinstance(how, Adaptive) else Instant(),
             seed=self.recipe.seed,
             out=self.folder / "search",
             explore=explore,

@@ -117,7 +117,7 @@ class MeasureSection(Section):
 class SearchSection(Section):
     """How the network is looked for; `rounds` of measuring and tightening until it fits as measured."""
 
-    method: str = "instant"
+    method: str = "adaptive"
     options: dict[str, Any] = Field(default_factory=dict)
     front: int = 12  # points of the front in the report; 0: none
     rounds: int = Field(default=5, ge=1)

@@ -144,7 +144,7 @@ class Supernet(nn.Module):
         return torch.cat([*left, x]), np.concatenate([*left_rows, rows])
 
     def _relaxed(self, images: Tensor, alpha: Weights, beta: Weights) -> Tensor:
-        if reason := self.layout.why_not_additive:
+        if reason := self.layout.at(self.space.resolutions[0]).why_not_additive:
             raise BadSpace(f"a space to relax must have choices per block only, but {reason}", remedy="Use evolution.")
         blocks = self.blocks()
         if len(alpha) != len(blocks) or len(beta) != len(self.stages):

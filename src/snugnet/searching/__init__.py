@@ -1,5 +1,6 @@
 """Search inside the budget: a file per method, one result. The calls are `search.search` and `front.front`."""
 
+from snugnet.searching.adaptive import Adaptive
 from snugnet.searching.bcsfw import Bcsfw
 from snugnet.searching.context import SearchMethod
 from snugnet.searching.evolution import Evolution
@@ -7,4 +8,4 @@ from snugnet.searching.instant import Instant
 from snugnet.searching.random import Random
 from snugnet.searching.result import SearchResult, load_result
 
-__all__ = ["Bcsfw", "Evolution", "Instant", "Random", "SearchMethod", "SearchResult", "load_result"]
+__all__ = ["Adaptive", "Bcsfw", "Evolution", "Instant", "Random", "SearchMethod", "SearchResult", "load_result"]

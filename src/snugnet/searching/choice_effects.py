@@ -164,8 +164,8 @@ def corrected(
         effects,
         value=slope * effects.value + shift,
         error=np.sqrt(doubt + (slope * effects.error) ** 2),
-        prior=_agreement(prior, y),
-        left_out=_agreement(left_out, y),
+        prior=agreement(prior, y),
+        left_out=agreement(left_out, y),
     )
 
 
@@ -198,7 +198,8 @@ def _likelihood(x: Floats, y: Floats, z: Floats, ratio: float) -> float:
     return float(0.5 * log_inverse - 0.5 * log_levels - 0.5 * freedom * math.log(residual))
 
 
-def _agreement(predicted: Floats, true: Floats) -> Prediction:
+def agreement(predicted: Floats, true: Floats) -> Prediction:
+    """Correlation and its standard error; nothing is claimed where one of the two does not vary."""
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return Prediction(correlation=0.0, error=1.0, networks=len(true))
     r = float(np.corrcoef(predicted, true)[0, 1])

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from snugnet.budgets import Budget, FeasibleSet, Limits, cheapest, feasible, limits_of
+from snugnet.budgets import Budget, FeasibleSet, Limits, cheapest, feasible_by_resolution, limits_of
 from snugnet.budgets.limits import Tables
 from snugnet.data.dataset import Data
 from snugnet.errors import BadSpace, Infeasible
@@ -32,11 +32,13 @@ from snugnet.space.space import SearchSpace
 @final
 @dataclass(frozen=True, kw_only=True)
 class SearchContext:
-    """The limits of a search, a network that meets them, and, where costs add up, the exact problem."""
+    """The limits of a search, a network that meets them, and, where costs add up, the exact problems.
+
+    With several input resolutions costs add up within each: a problem per resolution at which something fits."""
 
     limits: Limits
     start: Architecture
-    exact: FeasibleSet | None
+    problems: tuple[FeasibleSet, ...]
 
     @property
     def space(self) -> SearchSpace:
@@ -44,14 +46,14 @@ class SearchContext:
 
     @property
     def problem_set(self) -> FeasibleSet:
-        """The exact problem; an error that names the alternatives where the space has none."""
-        if self.exact is None:
+        """The one exact problem; an error that names the alternatives where the space has none or several."""
+        if len(self.space.resolutions) > 1 or not self.problems:
             reason = Layout(self.space).why_not_additive
             raise BadSpace(
                 f"this method needs a space whose costs add up, but in {self.space.name!r} {reason}",
-                remedy="Use --method evolution or random.",
+                remedy="Use --method adaptive, evolution or random.",
             )
-        return self.exact
+        return self.problems[0]
 
     def fitting(self, networks: Sequence[Architecture]) -> list[Architecture]:
         """Those of `networks` that meet every limit, in their order."""
@@ -68,10 +70,10 @@ def search_context(
     space: SearchSpace, tables: Tables, budget: Budget, tighten: dict[str, float] | None = None
 ) -> SearchContext:
     """Decide feasibility exactly, before any work; raises `Infeasible` with the reason."""
-    if not Layout(space).why_not_additive:
-        exact = feasible(space, tables, budget, tighten=tighten)
-        start = exact.architecture(min_max_utilisation(exact.problem).value)
-        return SearchContext(limits=exact.limits, start=start, exact=exact)
+    if not Layout(space).at(space.resolutions[0]).why_not_additive:
+        problems = feasible_by_resolution(space, tables, budget, tighten=tighten)
+        start = problems[0].architecture(min_max_utilisation(problems[0].problem).value)
+        return SearchContext(limits=problems[0].limits, start=start, problems=problems)
     limits = limits_of(space, tables, budget, tighten=tighten)
     candidates = [smallest(space), *(cheapest(space, table).architecture for table in limits.tables.values())]
     fitting = [architecture for architecture in candidates if limits.fits(architecture)]
@@ -81,7 +83,7 @@ def search_context(
             value=str(budget),
             remedy="Raise one of the limits.",
         )
-    return SearchContext(limits=limits, start=fitting[0], exact=None)
+    return SearchContext(limits=limits, start=fitting[0], problems=())
 
 
 @final
@@ -96,6 +98,7 @@ class Task:
     seed: int
     folder: Path | None
     progress: Progress
+    alone: bool = False  # without what others have evaluated: to compare methods
 
 
 @final
@@ -105,6 +108,8 @@ class Outcome:
 
     architecture: Architecture
     images: int = 0  # beside those the evaluator counts
+    expected: float | None = None  # accuracy the method expects of it; such a method has weighed all that is known
+    error: float | None = None  # standard error of `expected`
     trace: list[dict[str, Any]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 

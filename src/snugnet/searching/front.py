@@ -1,14 +1,15 @@
 """The front: the best networks along one resource, each validated.
 
-Budgets spaced evenly between the cheapest and the dearest network; the instant method answers each in milliseconds, and
-its candidates are evaluated for real. Every point then takes the best of all that the run has evaluated and that fits:
-the score never falls along the front, and a search for the budget of a point gives the network of that point.
+Budgets spaced evenly between the cheapest and the dearest network; each is searched, and what was evaluated for one is
+evidence for the next. Every point then takes the best of all that the run has evaluated and that fits, by posterior mean
+(`adaptive`) or by score (`instant`): it never falls along the front, and a search for the budget of a point gives the
+network of that point.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +22,7 @@ from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Evaluator
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
+from snugnet.searching.adaptive import Adaptive
 from snugnet.searching.context import search_context
 from snugnet.searching.instant import Instant
 from snugnet.searching.result import SearchResult
@@ -56,7 +58,7 @@ def front(
     resource: str,
     points: int = 20,
     *,
-    method: Instant | None = None,
+    method: Adaptive | Instant | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     explore: bool = True,
@@ -75,17 +77,31 @@ def front(
     evaluator = evaluator or Evaluator(supernet, data, memory=memory)
     amounts = [float(amount) for amount in np.linspace(low, high, points)]
     budgets = [{resource: _text(amount, resource)} for amount in amounts]
-    contexts = [search_context(supernet.space, limits.tables, Budget(budget)) for budget in budgets]
+    how = method or Adaptive()
     if explore:
-        display, how = progress or NullProgress(), method or Instant()
+        display = progress or NullProgress()
         display.start(f"front along {resource}", points)
         for number, budget in enumerate(budgets):
             result = search(supernet, data, limits.tables, budget, how, seed, out=out, evaluator=evaluator)
             display.update(number + 1, f"{show(amounts[number], resource)}: {result.accuracy:.1%}")
         display.stop()
-        for context in contexts:  # what was evaluated for one budget competes for all
+    if isinstance(how, Adaptive):
+        known = replace(how, evaluations=0)
+        for _ in budgets[1:] if explore else ():  # a winner seen on more images may change the next posterior
+            before = evaluator.evaluated
+            for budget in budgets:
+                search(supernet, data, limits.tables, budget, known, seed, out=out, evaluator=evaluator)
+            if evaluator.evaluated == before:
+                break
+        results = [
+            search(supernet, data, limits.tables, budget, known, seed, out=out, evaluator=evaluator)
+            for budget in budgets
+        ]
+    else:
+        contexts = [search_context(supernet.space, limits.tables, Budget(budget)) for budget in budgets]
+        for context in contexts if explore else ():  # what was evaluated for one budget competes for all
             evaluator.best_known(context.fitting(evaluator.known()))
-    results = [best_known(context, evaluator, seed) for context in contexts]
+        results = [best_known(context, evaluator, seed) for context in contexts]
     return [FrontPoint(limit=amount, result=result) for amount, result in zip(amounts, results)]
 
 

@@ -41,6 +41,8 @@ class SearchResult:
     seconds: float
     images: int  # that went through a network during the search
     evaluated: int  # networks evaluated for real
+    expected: float = 0.0  # accuracy: the posterior mean where the method has one, else as evaluated
+    error: float = 0.0  # standard error of `expected` on images of the same kind
     trace: list[dict[str, Any]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -87,6 +89,8 @@ class SearchResult:
             "seconds": self.seconds,
             "images": self.images,
             "evaluated": self.evaluated,
+            "expected": self.expected,
+            "error": self.error,
             "trace": self.trace,
             "details": self.details,
         }
@@ -117,6 +121,8 @@ class SearchResult:
             score=value["value"],
             space=value["space"],
             budget=Budget.from_json(value["budget"]),
+            expected=float(value.get("expected", value["accuracy"])),
+            error=float(value.get("error", 0.0)),
             architecture=from_json(value["layers"], space),
             trace=value["trace"],
             details=value["details"],

@@ -7,6 +7,7 @@ fit compete, so a larger budget never gets a lower score on the same evaluations
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import fields
@@ -22,6 +23,7 @@ from snugnet.errors import BadInput, UnknownName
 from snugnet.evaluate.evaluator import Evaluator
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
+from snugnet.searching.adaptive import Adaptive
 from snugnet.searching.bcsfw import Bcsfw
 from snugnet.searching.context import SearchContext, SearchMethod, Task, search_context
 from snugnet.searching.evolution import Evolution
@@ -31,7 +33,7 @@ from snugnet.searching.random import Random
 from snugnet.searching.result import SearchResult
 from snugnet.space.architecture import Architecture
 
-METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Bcsfw, Instant, Evolution, Random)}
+METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Adaptive, Bcsfw, Instant, Evolution, Random)}
 
 
 def search(
@@ -39,7 +41,7 @@ def search(
     data: Data,
     tables: Tables,
     budget: Budget | Mapping[str, str],
-    method: str | SearchMethod = "bcsfw",
+    method: str | SearchMethod = "adaptive",
     seed: int = 0,
     *,
     out: str | Path | None = None,
@@ -76,12 +78,13 @@ def search(
         seed=seed,
         folder=folder,
         progress=progress or NullProgress(),
+        alone=not compete,
     )
     with prepared(supernet):
         outcome = how.run(task)
         chosen = outcome.architecture
         details = {"options": how.describe(), **outcome.details}
-        if compete:
+        if compete and outcome.expected is None:
             chosen = evaluator.best_known([chosen, *task.context.fitting(evaluator.known())])
             details["method_found"] = str(outcome.architecture)
     return _result(
@@ -95,6 +98,7 @@ def search(
         evaluated=evaluator.evaluated - before[1],
         trace=outcome.trace,
         details=details,
+        **({} if outcome.expected is None else {"expected": outcome.expected, "error": outcome.error}),
     )
 
 
@@ -111,6 +115,8 @@ def best_known(context: SearchContext, evaluator: Evaluator, seed: int = 0) -> S
 
 def _result(context: SearchContext, evaluator: Evaluator, chosen: Architecture, **facts: Any) -> SearchResult:
     score, limits = evaluator.evaluate_full(chosen), context.limits
+    likely = (score.accuracy * score.images + 1) / (score.images + 2)  # all right on few images is not certainty
+    facts = {"expected": score.accuracy, "error": math.sqrt(likely * (1 - likely) / score.images), **facts}
     return SearchResult(
         space=context.space.name,
         budget=limits.budget,

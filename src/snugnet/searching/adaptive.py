@@ -1,0 +1,416 @@
+"""Adaptive search: every evaluation sharpens a posterior of choice effects, and the exact solver says what to evaluate next.
+
+1. *Prior.* The gradient of the calibrated loss at the balanced point of the space: a linear model of networks for a few
+   backward passes, kept in the run. Without limits, so that one model serves all budgets and a larger one is never worse.
+2. *Loop.* All evaluations the run holds are evidence, inside the limits or not. A draw from the posterior of effects has an
+   exact best network within the limits (one integer programme per input resolution; where costs do not add up, mutation and
+   crossover propose); it is evaluated and the posterior fitted again. It ends at `evaluations`, or when proposals have
+   hardly a chance to improve three times in a row.
+3. *Finalists.* The best few by posterior mean are evaluated on more images, the same for all, half of them dropping out
+   each time. The winner has the highest posterior mean of all known networks that fit: by measured score the luckiest
+   would win.
+
+Networks are compared on the same images, so the part of the noise that all share says nothing about which is better: only
+the rest counts as noise of an evaluation. What a search evaluates is a function of what the run knew when it began, which
+is written down: a killed search goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch.nn.functional as F
+
+from snugnet.errors import BadInput
+from snugnet.evaluate.scoring import Answers, Score, best_scale, subnetwork_answers
+from snugnet.searching.choice_effects import agreement
+from snugnet.searching.context import Outcome, SearchContext, SearchMethod, Task
+from snugnet.searching.objective import Floats, RelaxedObjective
+from snugnet.seeds import Seed
+from snugnet.solve import EffectsPosterior, best_choices
+from snugnet.space.architecture import Architecture
+from snugnet.space.layout import Layout
+from snugnet.space.sampling import sample
+from snugnet.space.space import SearchSpace
+from snugnet.store import fingerprint, read_json, write_json
+
+_INITIAL = 8  # networks of random effects, where the run knows fewer
+_DRAWS = 4  # of the posterior, before the next best by its mean is taken
+_CALM = 3  # proposals in a row without a prospect that end the loop
+_WORTH_OF_DRAWS = 32  # an expected improvement is believed as a mean over this many draws would be
+_SHARED_FROM, _SHARED_IMAGES = 4, 500  # networks and images that tell how much of the noise is shared
+_GENERATIONS, _CHILDREN = 3, 64  # of the proposer where costs do not add up
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(SearchMethod):
+    """`evaluations` new networks at most (0: the best of those that are known); a run that knows as many already spends at
+    most `further` on another budget."""
+
+    name = "adaptive"
+    evaluations: int = 30
+    further: int = 10
+    finalists: int = 8
+    passes: int = 3  # of the prior: batches that are differentiated
+    batch: int = 64
+    explore: float = 1.0  # scale of draws around the posterior mean; 0: the mean itself
+
+    def run(self, task: Task) -> Outcome:
+        counts = self.evaluations, self.further, self.finalists, self.passes, self.batch
+        if self.evaluations < 0 or min(counts[1:]) < 1 or not self.explore >= 0:
+            raise BadInput(
+                "further, finalists, passes and batch must be positive, evaluations and explore not negative",
+                value=(*counts, self.explore),
+                remedy="Try 30, 10, 8, 3, 64 and 1.",
+            )
+        prior, images = self._prior(task)
+        belief = Belief(task.supernet.space, prior)
+        for network, score in self._known(task):
+            belief.learn(network, score)
+        trace = self._loop(task, belief)
+        for network, score in [] if task.alone else task.evaluator.history():  # what came after this search began
+            belief.learn(network, score)
+        winner = self._winner(task, belief)
+        accuracy, error = belief.accuracy(winner)
+        details = {
+            "expected_score": belief.means()[winner],
+            "known": len(belief.scores) - len(trace),
+            "worths": {"value": belief.posterior.mean.tolist(), "error": belief.effect_errors().tolist()},
+            "prior_slope": belief.posterior.slope,
+            "shared_noise": prior.shared,
+            **belief.correlations(),
+        }
+        return Outcome(architecture=winner, images=images, expected=accuracy, error=error, trace=trace, details=details)
+
+    def _loop(self, task: Task, belief: Belief) -> list[dict[str, Any]]:
+        most = min(self.evaluations, max(self.further, self.evaluations - len(belief.scores)))
+        proposer, calm = Proposer(task.context, belief), 0
+        trace: list[dict[str, Any]] = []
+        task.progress.start("adaptive search", most)
+        while len(trace) < most and calm < _CALM:
+            rng = Seed(task.seed).fold_in("adaptive", len(belief.scores)).numpy()
+            network = proposer.next(rng, self.explore)
+            if network is None:  # everything that fits is known
+                break
+            promising = belief.promises(network, proposer.incumbent())
+            score = task.evaluator(network)
+            belief.learn(network, score)
+            calm = 0 if promising else calm + 1
+            trace.append({"network": str(network), **score.to_json(), "promising": promising})
+            task.progress.update(len(trace), f"best {proposer.best_score():.4f}")
+        task.progress.stop()
+        return trace
+
+    def _winner(self, task: Task, belief: Belief) -> Architecture:
+        """Successive halving of the best by posterior mean; then the best of all, until that one has seen all images."""
+        fitting, evaluator = task.context.fitting(list(belief.scores)), task.evaluator
+        if not fitting:
+            budget = task.context.limits.budget
+            raise BadInput(f"a network within {budget} must have been evaluated", value=0, remedy="Search first.")
+        ratio = evaluator.full_images / evaluator.first_images
+        left = min(self.finalists, len(fitting))
+        rounds = [left // 2**i for i in range(3) if left // 2**i] if ratio > 1 else []
+        for number, count in enumerate(rounds, 1):
+            images = round(evaluator.first_images * ratio ** (number / len(rounds)))
+            for network in belief.ranked(fitting)[:count]:
+                belief.learn(network, evaluator.evaluate_on(network, images))
+        while True:
+            best = belief.ranked(fitting)[0]
+            if belief.scores[best].images >= evaluator.full_images:
+                return best
+            belief.learn(best, evaluator.evaluate_full(best))
+
+    def _known(self, task: Task) -> list[tuple[Architecture, Score]]:
+        """What the run knew when this search began: now, or as written down when it was begun before."""
+        if task.alone:
+            return []
+        history = task.evaluator.history()
+        if task.folder is None:
+            return history
+        path, identity = task.folder / "adaptive.json", self._identity(task)
+        begun = _saved(path)
+        if identity not in begun:
+            begun[identity] = len(history)
+            write_json(path, begun)
+        return history[: int(begun[identity])]
+
+    def _prior(self, task: Task) -> tuple[Prior, int]:
+        """The prior of these weights, from the run or made now; and the images it took now."""
+        identity = fingerprint(["prior/1", self.passes, self.batch, task.seed, task.evaluator.identity()])
+        path = None if task.folder is None else task.folder / "prior.json"
+        saved = {} if path is None else _saved(path)
+        if saved.get("of") == identity:
+            return Prior(effects=saved["effects"], shared=float(saved["shared"])), 0
+        prior, images = make_prior(task, self.passes, self.batch)
+        if path is not None:
+            write_json(path, {"of": identity, **asdict(prior)})
+        return prior, images
+
+    def _identity(self, task: Task) -> str:
+        limits, evaluator = sorted(task.context.limits.effective.items()), task.evaluator
+        images = evaluator.first_images, evaluator.full_images
+        return fingerprint([self.describe(), task.seed, limits, images, evaluator.identity()])
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    value = read_json(path) if path.exists() else {}
+    return value if isinstance(value, dict) else {}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """What is believed before any evaluation: effects per column (None: nothing), and how much of the noise is shared."""
+
+    effects: list[float] | None
+    shared: float  # correlation of the per-image scores of two networks
+
+
+def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
+    """The calibrated gradient at the balanced point of the space, as effects of columns; and the images it took."""
+    space, images = task.supernet.space, 0
+    effects: list[float] | None = None
+    if not Layout(space).at(space.resolutions[0]).why_not_additive:
+        parts, losses = [], []
+        for resolution in space.resolutions:
+            objective = RelaxedObjective(
+                task.supernet,
+                task.evaluator.cache,
+                batch=batch,
+                kind="expected",
+                seed=task.seed,
+                resolution=resolution,
+            )
+            loss, columns = _gradient(objective, Layout(space).at(resolution), passes)
+            parts.append(columns)
+            losses.append(loss)
+            images += objective.images
+        by_resolution = -np.array(losses) if len(losses) > 1 else np.zeros(0)
+        effects = np.concatenate([np.mean(parts, axis=0), by_resolution]).tolist()
+    shared, more = _shared_noise(task)
+    return Prior(effects=effects, shared=shared), images + more
+
+
+def _gradient(objective: RelaxedObjective, layout: Layout, passes: int) -> tuple[float, Floats]:
+    """Mean loss and effects of columns (greater is better) at the balanced point: all depths and choices equally likely.
+
+    An option's gradient is that of the share of images that run its slot: divided by it, its effect where it runs."""
+    alpha = [np.full(n, 1.0 / n) for n in (len(layout.choices(*slot)) for slot in layout.slots)]
+    beta = [np.full(len(stage.depths), 1.0 / len(stage.depths)) for stage in layout.space.stages]
+    running = [float((np.array(layout.space.stages[s].depths) > d).mean()) for s, d in layout.slots]
+    objective.calibrate(alpha, beta)
+    losses, totals = [], np.zeros(sum(map(len, alpha)) + sum(map(len, beta)))
+    for step in range(passes):
+        loss, by_slot, by_stage = objective(alpha, beta, step)
+        options = [(g - g.mean()) / share for g, share in zip(by_slot, running)]
+        totals += np.concatenate([*options, *by_stage])
+        losses.append(loss)
+    return float(np.mean(losses)), -totals / passes
+
+
+def _shared_noise(task: Task) -> tuple[float, int]:
+    """How alike networks find the images: the mean correlation of the per-image scores of a few random networks."""
+    rng = Seed(task.seed).fold_in("shared noise").numpy()
+    evaluator, scores = task.evaluator, []
+    count = min(_SHARED_IMAGES, evaluator.first_images)
+    for _ in range(_SHARED_FROM):
+        network = sample(task.supernet.space, rng)
+        scores.append(
+            _by_image(
+                subnetwork_answers(
+                    task.supernet, network, evaluator.cache, evaluator.split, limit=count, seed=evaluator.seed
+                )
+            )
+        )
+    varying = [row for row in scores if len(row) > 2 and np.ptp(row) > 0]
+    if len(varying) < 2:
+        return 0.0, _SHARED_FROM * count
+    table: Floats = np.asarray(np.corrcoef(np.array(varying)), float)
+    mean = float(table[np.triu_indices(len(table), 1)].mean())
+    return min(max(mean, 0.0), 0.95), _SHARED_FROM * count
+
+
+def _by_image(answers: Answers) -> Floats:
+    scale = best_scale(answers.logits, answers.labels)[0]
+    losses = F.cross_entropy(answers.logits * scale, answers.labels, reduction="none")
+    values: Floats = (answers.right.double() - losses.cpu().double()).numpy()
+    return values
+
+
+@final
+class Belief:
+    """Evidence about the networks of a space, and the posterior of effects that follows from it."""
+
+    def __init__(self, space: SearchSpace, prior: Prior) -> None:
+        self.space, self.scores = space, dict[Architecture, Score]()
+        self._layout, self._prior = Layout(space), prior
+        self._rows: dict[Architecture, Floats] = {}
+        self._posterior: EffectsPosterior | None = None
+
+    def learn(self, network: Architecture, score: Score) -> None:
+        """Of several evaluations of a network the one on most images counts: it holds the others' images."""
+        if network in self.scores and self.scores[network].images >= score.images:
+            return
+        self.scores[network], self._posterior = score, None
+
+    def rows(self, networks: Sequence[Architecture]) -> Floats:
+        """[n, columns]: those of the layout, and stem, head and stage widths where there is a choice."""
+        missing = [a for a in dict.fromkeys(networks) if a not in self._rows]
+        if missing:
+            genes, space = self._layout.encode(missing), self.space
+            parts = [self._layout.features(genes)]
+            decisions = [(genes.stem, space.stem.widths), (genes.head, space.head.widths)]
+            decisions += [(genes.width[:, s], stage.widths) for s, stage in enumerate(space.stages)]
+            parts += [column[:, None] == np.arange(len(widths)) for column, widths in decisions if len(widths) > 1]
+            self._rows |= zip(missing, np.concatenate(parts, axis=1).astype(float))
+        return np.array([self._rows[a] for a in networks])
+
+    @property
+    def posterior(self) -> EffectsPosterior:
+        if self._posterior is None:
+            scores = list(self.scores.values())
+            own = math.sqrt(1 - self._prior.shared)
+            errors = [own * (s.error if math.isfinite(s.error) else 1.0) for s in scores]
+            self._posterior = self._fit([s.score for s in scores], errors)
+        return self._posterior
+
+    def _fit(self, values: list[float], errors: list[float]) -> EffectsPosterior:
+        return EffectsPosterior.fit(self.rows(list(self.scores)), values, errors, self._prior.effects)
+
+    @cached_property
+    def columns(self) -> int:
+        widths = [self.space.stem.widths, self.space.head.widths, *(stage.widths for stage in self.space.stages)]
+        return self._layout.columns + sum(len(row) for row in widths if len(row) > 1)
+
+    def draw(self, rng: np.random.Generator, explore: float) -> Floats:
+        """Effects per column: from the posterior; the prior's, then random ones, while there is too little evidence."""
+        if len(self.scores) < _INITIAL:
+            if not self.scores and self._prior.effects is not None:
+                return np.array(self._prior.effects)
+            return rng.normal(size=self.columns)
+        mean = self.posterior.mean
+        return mean + explore * (self.posterior.draw(rng) - mean)
+
+    def means(self) -> dict[Architecture, float]:
+        """The posterior mean of every evaluated network's score: its own evaluations and the model together."""
+        return dict(zip(self.scores, self.posterior.evaluated()[0].tolist()))
+
+    def ranked(self, networks: Sequence[Architecture]) -> list[Architecture]:
+        """By posterior mean, best first."""
+        means = self.means()
+        return sorted(networks, key=lambda a: (-means[a], str(a)))
+
+    def promises(self, network: Architecture, incumbent: Architecture | None) -> bool:
+        """Is the improvement expected of `network` more than its own standard error?
+
+        The error is that of a mean over draws, in closed form: a network that beats the best in hardly any draw does not
+        promise anything."""
+        if incumbent is None or len(self.scores) <= _INITIAL:
+            return True
+        model = self.posterior
+        ours, best = self.rows([network, incumbent])
+        mean, _ = model.predict(ours[None])
+        gain = float(mean[0]) - self.means()[incumbent]
+        row = list(self.scores).index(incumbent)
+        doubt = min(float(model.evaluated()[1][row]), model.misfit**2)
+        away = ours - best
+        spread = math.sqrt(max(float(away @ model.covariance @ away), 0.0) + model.misfit**2 + doubt)
+        z = gain / max(spread, 1e-300)
+        density, below = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-z / math.sqrt(2))
+        improvement = spread * (density + z * below)
+        square = (gain**2 + spread**2) * below + gain * spread * density
+        error = math.sqrt(max(square - improvement**2, 0.0) / _WORTH_OF_DRAWS)
+        return improvement >= error
+
+    def accuracy(self, network: Architecture) -> tuple[float, float]:
+        """The posterior mean of an evaluated network's accuracy and its standard error, the shared noise included."""
+        likely = [(s.accuracy * s.images + 1) / (s.images + 2) for s in self.scores.values()]
+        noise = [p * (1 - p) / s.images for p, s in zip(likely, self.scores.values())]
+        errors = [math.sqrt(v * (1 - self._prior.shared)) for v in noise]
+        mean, variance = self._fit([s.accuracy for s in self.scores.values()], errors).evaluated()
+        row = list(self.scores).index(network)
+        error = math.sqrt(float(variance[row]) + self._prior.shared * noise[row])
+        return min(max(float(mean[row]), 0.0), 1.0), error
+
+    def effect_errors(self) -> Floats:
+        errors: Floats = np.sqrt(np.maximum(np.diag(self.posterior.covariance), 0.0))
+        return errors
+
+    def correlations(self) -> dict[str, Any]:
+        """How well the prior, and the posterior without each network, agree with the scores of real networks."""
+        scores = np.array([s.score for s in self.scores.values()])
+        told: dict[str, Any] = {"prior": None}
+        if self._prior.effects is not None:
+            told["prior"] = asdict(agreement(self.rows(list(self.scores)) @ np.array(self._prior.effects), scores))
+        return {**told, "posterior": asdict(agreement(self.posterior.left_out(), scores))}
+
+
+@final
+class Proposer:
+    """What to evaluate next within the limits: the best network of a draw that is not known yet."""
+
+    def __init__(self, context: SearchContext, belief: Belief) -> None:
+        self.context, self.belief = context, belief
+        self._fits: dict[Architecture, bool] = {}
+
+    def fitting(self) -> list[Architecture]:
+        """The known networks that meet every limit."""
+        fresh = [a for a in self.belief.scores if a not in self._fits]
+        inside = set(self.context.fitting(fresh))
+        self._fits |= {a: a in inside for a in fresh}
+        return [a for a in self.belief.scores if self._fits[a]]
+
+    def incumbent(self) -> Architecture | None:
+        known = self.fitting()
+        return self.belief.ranked(known)[0] if known else None
+
+    def best_score(self) -> float:
+        return max(self.belief.scores[a].score for a in self.fitting())
+
+    def next(self, rng: np.random.Generator, explore: float) -> Architecture | None:
+        """None only if every network that fits is known (or, where costs do not add up, no other was met)."""
+        for attempt in range(_DRAWS):
+            effects = self.belief.draw(rng, explore)
+            for network in self._best(effects, 1 + 4 * attempt, rng):
+                if network not in self.belief.scores:
+                    return network
+        effects = self.belief.posterior.mean
+        ranked = self._best(effects, len(self.fitting()) + 1, rng)
+        return next((a for a in ranked if a not in self.belief.scores), None)
+
+    def _best(self, effects: Floats, count: int, rng: np.random.Generator) -> list[Architecture]:
+        """Networks within the limits, best first under `effects`."""
+        networks = self._solved(effects, count) if self.context.problems else self._bred(effects, rng)
+        values = self.belief.rows(networks) @ effects
+        return [networks[i] for i in np.argsort(-values, kind="stable")]
+
+    def _solved(self, effects: Floats, count: int) -> list[Architecture]:
+        """One exact problem per resolution; effects are shared between them."""
+        networks = []
+        for inside in self.context.problems:
+            columns = Layout(self.context.space).split(effects[: Layout(self.context.space).columns])
+            objective = inside.objective(columns.options, columns.depths)
+            networks += [inside.architecture(c) for c in best_choices(inside.problem, objective, count=count).found]
+        return networks
+
+    def _bred(self, effects: Floats, rng: np.random.Generator) -> list[Architecture]:
+        """Mutation and crossover inside the limits, a few generations towards the best by `effects`."""
+        sampler = self.context.sampler
+        pool = list(dict.fromkeys([*self.fitting(), self.context.start, *sampler.sample(_CHILDREN, rng)]))
+        for _ in range(_GENERATIONS):
+            pool = self._top(pool, effects, _CHILDREN // 4)
+            parents = [pool[i] for i in rng.integers(len(pool), size=_CHILDREN)]
+            others = [pool[i] for i in rng.integers(len(pool), size=_CHILDREN)]
+            pool = list(dict.fromkeys([*pool, *sampler.mutate(parents, rng), *sampler.cross(parents, others, rng)]))
+        return pool
+
+    def _top(self, networks: list[Architecture], effects: Floats, count: int) -> list[Architecture]:
+        values = self.belief.rows(networks) @ effects
+        return [networks[i] for i in np.argsort(-values, kind="stable")[:count]]
