@@ -121,7 +121,7 @@ class SearchResult:
             score=value["value"],
             space=value["space"],
             budget=Budget.from_json(value["budget"]),
-            expected=float(value.get("expected", value["accuracy"])),
+            expected=float(value["expected" if "expected" in value else "accuracy"]),
             error=float(value.get("error", 0.0)),
             architecture=from_json(value["layers"], space),
             trace=value["trace"],
