@@ -18,6 +18,7 @@ app = typer.Typer(
 # verb -> module with a function of that name. Modules are imported on use of the command line only; importing the
 # package does nothing.
 VERBS = {
+    "fit": "snugnet.cli.fit",
     "run": "snugnet.cli.run",
     "spaces": "snugnet.cli.show",
     "show": "snugnet.cli.show",

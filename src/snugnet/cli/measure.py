@@ -115,7 +115,7 @@ def _of_run(folder: Path) -> SearchSpace:
 
     path = folder / "recipe.yaml"
     recipe = read(read_text(path), origin=str(path))
-    return recipe.space.build(recipe.data.load())
+    return recipe.build_space(recipe.load_data())
 
 
 def _of_table(path: str) -> SearchSpace:

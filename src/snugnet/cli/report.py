@@ -25,7 +25,7 @@ def _space(run: Path) -> SearchSpace | None:
 
     try:
         known = read(read_text(recipe), origin=str(recipe))
-        return known.space.build(known.data.load())
+        return known.build_space(known.load_data())
     except SnugnetError as error:
         say(f"the space is not known: {error}")
         return None

@@ -40,8 +40,8 @@ def train(
     from snugnet.fitting.pipeline import train_recipe
 
     plan = fitting.find(recipe, changes or [])
-    data = plan.data.load()
-    space = plan.space.build(data)
+    data = plan.load_data()
+    supernet = runs.first_supernet(plan, data)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun one process speaks for all, and holds the folder
     with RunLock(out) if speaks else nullcontext():
         known = runs.init_run(out, plan)
@@ -50,7 +50,7 @@ def train(
             say(f"{'going on with' if known else 'read'} {origin}; data {data.about.name}")
         options: dict[str, Any] = {"resume": resume, "threads": threads, "progress": RichProgress()}
         options |= {} if device is None else {"device": device}
-        result = train_recipe(plan, runs.fresh_supernet(space, plan.seed), data, out, **options)
+        result = train_recipe(plan, supernet, data, out, **options)
     if not speaks:
         return
     for note in result.notes:

@@ -140,6 +140,18 @@ def load(
     raise UnknownName("data set", name, NAMES)
 
 
+def native_sides(name: str) -> list[int]:
+    """Short sides of the images as they are on the disk: of a sample of a folder's, or a published set's own."""
+    from snugnet.data.sources import folder
+
+    if name.startswith("folder:"):
+        return folder.native_sides(Path(name.removeprefix("folder:")).expanduser())
+    published = {"digits": 8, "fashion-mnist": 28, "cifar10": 32, "cifar100": 32}
+    if name not in published:
+        raise UnknownName("data set", name, NAMES)
+    return [published[name]]
+
+
 def split_train_val(count: int, seed: int, first: int = 0) -> dict[str, Tensor]:
     """Positions first..first+count, cut 80/20 at random, each part in ascending order."""
     if count < 5:

@@ -17,15 +17,18 @@ import torch
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
-from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, subnetwork
+from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, resized, subnetwork
 from snugnet.fitting.recipe import FinetuneSection, unknown_key
-from snugnet.nets import Supernet, build
+from snugnet.nets import Network, Supernet, build
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
 from snugnet.store import fingerprint, tensors_fingerprint, write_json
 from snugnet.training import methods, train
+from snugnet.training.checkpoint import load_weights
 from snugnet.training.method import Method
+
+TEACHER = "teacher.safetensors"  # what `methods.largest` leaves in a run folder
 
 
 @final
@@ -76,7 +79,7 @@ def finetune_found(
     """Train the found network and write network.safetensors and accuracy.json."""
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
     images = ImageCache(data)  # placed where each network is: training may move it
-    network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed)
+    network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed, folder / TEACHER)
     beside: dict[str, float] = {}
     if section.epochs:
         if not section.scratch:
@@ -123,15 +126,44 @@ def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: 
 
 
 def _pupil_and_teacher(
-    supernet: Supernet, images: ImageCache, architecture: Architecture, section: FinetuneSection, seed: int
+    supernet: Supernet,
+    images: ImageCache,
+    architecture: Architecture,
+    section: FinetuneSection,
+    seed: int,
+    kept: Path,
 ) -> tuple[Any, Any]:
-    """The network to train and, unless it starts from scratch, the largest network; on the super-network's device."""
+    """The network to train and, unless it starts from scratch, its teacher; on the super-network's device."""
     if section.scratch:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return build(architecture, supernet.space).to(device_of(supernet)), None
-    teacher = subnetwork(supernet, largest(supernet.space), images) if section.epochs else None
+    teacher = _teacher(supernet, images, kept) if section.epochs else None
     return subnetwork(supernet, architecture, images), teacher
+
+
+def _teacher(supernet: Supernet, images: ImageCache, kept: Path) -> AtResolution:
+    """The largest network: as phase one left it (the paper's teacher) or as it is now, the better on held-out images."""
+    best = largest(supernet.space)
+    teachers = [AtResolution(subnetwork(supernet, best, images))]
+    if kept.exists():
+        before = copy.deepcopy(supernet)
+        before.load_state_dict(load_weights(kept))
+        teachers.append(AtResolution(subnetwork(before, best, images)))
+    return max(teachers, key=lambda teacher: accuracy(teacher, images))
+
+
+@final
+class AtResolution(torch.nn.Module):
+    """A network that takes images of any size and sees them at its own."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(resized(images, self.network.plan.resolution))
+        return logits
 
 
 def _home(folder: Path, supernet: Supernet, architecture: Architecture, section: FinetuneSection) -> Path:

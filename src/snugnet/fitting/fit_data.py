@@ -24,9 +24,10 @@ from snugnet.deploy.network_file import load
 from snugnet.errors import UnknownName
 from snugnet.fitting.pipeline import Pipeline
 from snugnet.fitting.recipe import Recipe, find, names, read
+from snugnet.fitting.starting import DEFAULT_TIME, seconds_of, start_recipe
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
-from snugnet.store import RunLock, Say, read_json
+from snugnet.store import RunLock, Say, read_json, read_text
 
 
 @final
@@ -66,6 +67,8 @@ def fit(
     out: str | Path,
     device: str | None = None,
     devices: Mapping[str, Mapping[str, Any]] | None = None,
+    start: str | None = None,
+    time: str = DEFAULT_TIME,
     changes: Sequence[str] = (),
     threads: int | None = None,
     say: Say = lambda _: None,
@@ -76,12 +79,17 @@ def fit(
     `data`: a data set ("digits", "folder:pets", the folder itself), a shipped recipe's name, a recipe file or a `Recipe`.
     `budget`: hard limits ({"latency": "5ms", "params": "2M"}); without one, the recipe's. `device`: where it will run;
     `devices`: where labelled limits (`latency@phone`) will, as sections of a recipe ({"phone": {"device": "openvino"}}).
-    `changes`: further settings as "key=value" ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is
-    possible if nothing fits.
+    `start`: a trained network to start from ("efficientnet-lite0", "timm:NAME", a file); resolution, batch and epochs are
+    then chosen from the images and the `time` it may take ("10min"). `changes`: further settings as "key=value"
+    ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is possible if nothing fits.
     """
-    recipe = _changed(_recipe_for(data), budget, device, devices, changes)
-    folder = Path(out)
-    pipeline = Pipeline(recipe, folder, say=say, progress=progress or NullProgress(), threads=threads)
+    folder, shown = Path(out), progress or NullProgress()
+    if start not in (None, "none"):
+        recipe = _started(str(data), str(start), time, budget, changes, threads, folder, say, shown)
+    else:
+        recipe = _recipe_for(data)
+    recipe = _changed(recipe, budget, device, devices, changes)
+    pipeline = Pipeline(recipe, folder, say=say, progress=shown, threads=threads)
     with RunLock(folder):
         pipeline.run()
         accuracies = read_json(folder / "accuracy.json")
@@ -143,6 +151,38 @@ def _recipe_for(data: str | Path | Recipe) -> Recipe:
     except UnknownName as error:
         known = ["cifar100", "FOLDER", "folder:PATH", *names(), "FILE.yaml"]
         raise UnknownName("data set or recipe", word, known) from error
+
+
+def _started(
+    data: str,
+    start: str,
+    text: str,
+    budget: Mapping[str, str] | None,
+    changes: Sequence[str],
+    threads: int | None,
+    folder: Path,
+    say: Say,
+    progress: Progress,
+) -> Recipe:
+    """The recipe for a start; a folder that has one already goes on with it, whatever this moment's speed would say."""
+    seconds = seconds_of(text)
+    known = folder / "recipe.yaml"
+    if known.exists():
+        say(f"going on with {known}")
+        return read(read_text(known), origin=str(known))
+    name = f"folder:{data}" if Path(data).is_dir() else data
+    skip = "data.on_corrupt=skip" in changes
+    recipe = start_recipe(
+        name,
+        start,
+        seconds=seconds,
+        budget=dict(budget or {}),
+        on_corrupt="skip" if skip else "refuse",
+        threads=threads,
+        progress=progress,
+    )
+    say(f"{recipe.about}; about {text}: the recipe is in {known}")
+    return recipe
 
 
 def _changed(

@@ -21,6 +21,7 @@ from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
 from snugnet.costs.table import CostTable, exact_table, load_table
+from snugnet.data.dataset import Data
 from snugnet.deploy.certificate import certify, read_certificate
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
@@ -39,6 +40,7 @@ from snugnet.searching import Adaptive, Instant, SearchResult, load_result
 from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
 from snugnet.searching.search import make_method, search
+from snugnet.space.sampling import largest
 from snugnet.store import Say, StepCache, read_json, write_json
 from snugnet.training import train
 from snugnet.units import resource, show
@@ -63,8 +65,8 @@ class Pipeline:
         self.places = _places(recipe, self.budget)
         make_method(recipe.search.method, recipe.search.options)
         finetune_method(recipe.finetune).check()
-        self.data = recipe.data.load()
-        self.space = recipe.space.build(self.data)
+        self.data = recipe.load_data()
+        self.space = recipe.build_space(self.data)
         exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
         search_context(self.space, [], exact)
 
@@ -75,6 +77,7 @@ class Pipeline:
             torch.set_num_threads(self.threads)
         for name in self.places:
             self._measure(name)
+        self._refer_to_start()
         _ = self.promised  # refuses before anything is trained
         for name in self.places:
             self._check(name)
@@ -139,7 +142,7 @@ class Pipeline:
                 batch=section.batch,
                 settings=TimingSettings(seconds=section.seconds),
                 out=self.folder / file,
-                source=self.recipe.space.name,
+                source=self.recipe.source,
                 progress=self.progress,
             )
             return f"{len(table.costs)} blocks on {section.device}, margin {table.margin:.1%}"
@@ -147,6 +150,26 @@ class Pipeline:
         settings = section.model_dump(exclude={"check"})  # how many networks check the table changes nothing in it
         inputs = [settings, device.fingerprint(), repr(self.space)]
         self.steps.step(_step("measure", name), inputs, [file], work)
+
+    def _refer_to_start(self) -> None:
+        """Percentages of a latency are of the starting network as measured, and become milliseconds here."""
+        relative = [name for name in self.places if self.budget.is_relative(name)]
+        if self.recipe.start is None or not relative:
+            return
+
+        def work() -> str:
+            network = build(largest(self.space), self.space).eval()
+            anything = dict.fromkeys(relative, "1000s")
+            certificate = certify(network, anything, self.devices, batch=self.batch, progress=self.progress)
+            write_json(self.folder / "reference.json", {line.name: line.measured for line in certificate.lines})
+            measured = ", ".join(f"{line.name} {show(line.measured, line.name)}" for line in certificate.lines)
+            return f"{self.recipe.source} at {self.space.resolutions[-1]} px takes {measured}"
+
+        inputs = [{label: device.fingerprint() for label, device in self.devices.items()}, repr(self.space), self.batch]
+        self.steps.step("reference", inputs, ["reference.json"], work)
+        costs = read_json(self.folder / "reference.json")
+        amounts = {name: f"{self.budget.amount(name, costs[name]):.6g}ms" for name in relative}
+        self.budget = Budget({**self.budget, **amounts})
 
     def _check(self, name: str) -> None:
         networks, file = self.places[name].check, table_file(name).replace("table", "check")
@@ -164,7 +187,7 @@ class Pipeline:
 
     def _start(self) -> Supernet:
         """The super-network that training starts from."""
-        return runs.fresh_supernet(self.space, self.recipe.seed)
+        return runs.first_supernet(self.recipe, self.data)
 
     def _train(self) -> None:
         def work() -> str:
@@ -310,6 +333,12 @@ class Pipeline:
         ]
         self.steps.step("front", inputs, ["front.json"], work)
 
+    @property
+    def _data_at_its_resolution(self) -> Data:
+        """The images as the found network will be fed, also where the space has several resolutions."""
+        resolution = self.result.architecture.resolution
+        return self.data if resolution == self.data.about.resolution else self.recipe.load_data(resolution)
+
     def _finetune(self) -> None:
         section = self.recipe.finetune
 
@@ -317,7 +346,7 @@ class Pipeline:
             return str(
                 finetune_found(
                     self.supernet,
-                    self.data,
+                    self._data_at_its_resolution,
                     self.result.architecture,
                     section,
                     self.folder,
@@ -342,7 +371,7 @@ class Pipeline:
     def _certified_file(self) -> str:
         """The file is certified, then the certificate's hash goes into its metadata: the weights stay what they are."""
         network = load(self.folder / "network.safetensors")
-        images = next(self.data.batches("test", 8))[0]
+        images = next(self._data_at_its_resolution.batches("test", 8))[0]
         path, proof = self.folder / "network.onnx", self.folder / "certificate.json"
         card = card_of(self.data, self.supernet, self.result.architecture, self.promised.to_json())
         export(network, path, card=card, images=images, program=self.folder / "network.pt2")

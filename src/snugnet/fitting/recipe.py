@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from snugnet.data.dataset import Data, load
 from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
+from snugnet.nets.elasticise import space_around
+from snugnet.nets.trained.starts import load_start
 from snugnet.space.reading import find_space
 from snugnet.space.space import SearchSpace
 from snugnet.store import read_text
@@ -65,6 +67,21 @@ class SpaceSection(Section):
             return find_space(self.name)
         options: dict[str, Any] = {"classes": data.classes, "resolution": data.about.resolution}
         return find_space(self.name, **options, **({} if self.width is None else {"width": self.width}))
+
+
+class StartSection(Section):
+    """A trained network to start from, by name or file, and the space around it (`sn.elastic`)."""
+
+    name: str
+    resolutions: tuple[int, ...] = Field(min_length=1)  # the largest is where the starting network itself is measured
+    expands: tuple[float, ...] = (0.35, 0.5, 0.67, 1.0)
+    kernels: bool = True
+    depth: bool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `sn.elastic` and `space_around` are asked for."""
+        return self.model_dump(include={"resolutions", "expands", "kernels", "depth", "name"})
 
 
 def _phase_model(name: str, method: type[Method]) -> type[Section]:
@@ -139,7 +156,8 @@ class Recipe(Section):
     about: str = ""
     seed: int = 0
     data: DataSection
-    space: SpaceSection
+    space: SpaceSection | None = None
+    start: StartSection | None = None  # instead of `space`: the space around a trained network
     train: TrainSection
     budget: dict[str, str | int | float] = Field(default_factory=dict)
     measure: MeasureSection = MeasureSection()
@@ -147,9 +165,38 @@ class Recipe(Section):
     search: SearchSection = SearchSection()
     finetune: FinetuneSection = FinetuneSection()
 
+    @model_validator(mode="after")
+    def _one_space(self) -> Recipe:
+        if (self.space is None) == (self.start is None):
+            raise ValueError("a recipe has either `space` or `start`")
+        return self
+
+    def load_data(self, resolution: int | None = None) -> Data:
+        """The images, normalised as a starting network is used to; at another `resolution` than the recipe's if given."""
+        section = self.data if resolution is None else self.data.model_copy(update={"resolution": resolution})
+        data = section.load()
+        if self.start is None:
+            return data
+        start = load_start(self.start.name)
+        return dataclasses.replace(data, about=dataclasses.replace(data.about, **start.normalisation))
+
+    def build_space(self, data: Data) -> SearchSpace:
+        """The space that is searched."""
+        if self.start is not None:
+            return space_around(load_start(self.start.name).plan, classes=data.classes, **self.start.options)
+        assert self.space is not None
+        return self.space.build(data)
+
+    @property
+    def source(self) -> str:
+        """How the space is called."""
+        section = self.start or self.space
+        assert section is not None
+        return section.name
+
     def trained(self) -> dict[str, Any]:
         """What the super-network depends on: a run that differs in the rest need not be trained again."""
-        parts = self.model_dump(mode="json", include={"seed", "data", "space", "train"})
+        parts = self.model_dump(mode="json", include={"seed", "data", "space", "start", "train"})
         del parts["train"]["device"]  # another device goes on with the same run
         return parts
 
@@ -175,6 +222,7 @@ _KNOWN: dict[tuple[str, ...], list[str]] = {
     (): list(Recipe.model_fields),
     ("data",): list(DataSection.model_fields),
     ("space",): list(SpaceSection.model_fields),
+    ("start",): list(StartSection.model_fields),
     ("train",): list(TrainSection.model_fields),
     ("measure",): list(MeasureSection.model_fields),
     ("devices",): list(MeasureSection.model_fields),

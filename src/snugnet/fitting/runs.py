@@ -16,7 +16,9 @@ import yaml
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.fitting.recipe import Recipe, read
+from snugnet.nets.elasticise import elastic
 from snugnet.nets.supernet import Supernet
+from snugnet.nets.trained.starts import load_start
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
 from snugnet.store import read_text, write_text
@@ -62,14 +64,22 @@ def open_run(folder: str | Path, device: str | None = None) -> Run:
         )
     path = folder / "recipe.yaml"
     recipe = read(read_text(path), origin=str(path))
-    data = recipe.data.load()
-    supernet = fresh_supernet(recipe.space.build(data), recipe.seed)
+    data = recipe.load_data()
+    supernet = first_supernet(recipe, data)
     saved = load_weights(weights)
     if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in supernet.state_dict().items()}:
         raise DamagedFile(f"{weights} must hold the super-network of {path}", remedy="Restore the two files together.")
     supernet.load_state_dict(saved)
     supernet.to(compute_device(device or recipe.train.device))
     return Run(folder=folder, recipe=recipe, data=data, supernet=supernet.eval())
+
+
+def first_supernet(recipe: Recipe, data: Data) -> Supernet:
+    """The super-network that training starts from: the space around a trained network, or weights drawn from the seed."""
+    if recipe.start is None:
+        return fresh_supernet(recipe.build_space(data), recipe.seed)
+    with Seed(recipe.seed).fold_in("weights").seed_globals():  # the new classifier's
+        return elastic(load_start(recipe.start.name), classes=data.classes, **recipe.start.options)
 
 
 def fresh_supernet(space: SearchSpace, seed: int) -> Supernet:

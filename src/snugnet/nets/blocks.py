@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugnet.nets.depthwise import padded
+from snugnet.nets.depthwise import padded, same_padding
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
@@ -30,8 +30,37 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's padding, which depends on the size of what it sees."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_tracing():
+            traced: Tensor = _TracedSameConv.apply(input, self.weight, self.stride[0], self.groups)
+            return traced
         x, padding = padded(input, self.kernel_size[0], self.stride[0], "same")
         return F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+
+
+@final
+class _TracedSameConv(torch.autograd.Function):
+    """The same while a graph is traced: ONNX's convolution pads each side by itself, a Pad before it would cost time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, groups: int) -> Tensor:
+        ready, padding = padded(x, weight.shape[-1], stride, "same")
+        return F.conv2d(ready, weight, None, stride, padding, groups=groups)
+
+    @staticmethod
+    def symbolic(graph: Any, x: Any, weight: Any, stride: int, groups: int) -> Any:
+        height, width = x.type().sizes()[2:]
+        kernel = weight.type().sizes()[-1]
+        (left, right), (top, bottom) = (same_padding(size, kernel, stride) for size in (width, height))
+        return graph.op(
+            "Conv",
+            x,
+            weight,
+            kernel_shape_i=[kernel, kernel],
+            strides_i=[stride, stride],
+            pads_i=[top, left, bottom, right],
+            dilations_i=[1, 1],
+            group_i=groups,
+        )
 
 
 def conv_unit(

@@ -20,17 +20,21 @@ from snugnet.space.space import Padding
 _COLUMNS = 3
 
 
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """TensorFlow's: max((ceil(n / stride) - 1) * stride + kernel - n, 0) in all, the smaller half before."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
 def padded(x: Tensor, kernel: int, stride: int, rule: Padding) -> tuple[Tensor, int]:
     """(x, the symmetric padding it still needs): where the rule pads one side more, x comes back padded.
 
-    `same` pads max((ceil(n / stride) - 1) * stride + kernel - n, 0) in all, the smaller half before: at stride 2 and even n
-    the window stands one position further to the end than with symmetric padding."""
+    With `same` at stride 2 and even n the window stands one position further to the end than with symmetric padding."""
     if rule == "symmetric" or stride == 1:
         return x, kernel // 2
     sides: list[int] = []
-    for size in (x.shape[-1], x.shape[-2]):
-        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-        sides += [total // 2, total - total // 2]
+    for size in (int(x.shape[-1]), int(x.shape[-2])):  # numbers also while a graph is traced
+        sides += same_padding(size, kernel, stride)
     return (x, kernel // 2) if set(sides) == {kernel // 2} else (F.pad(x, sides), 0)
 
 

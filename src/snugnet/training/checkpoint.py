@@ -171,6 +171,11 @@ class Checkpointer:
     def due(self, every: float) -> bool:
         return self._train_log is not None and time.perf_counter() - self._saved_at >= every
 
+    def keep(self, name: str) -> None:
+        """The weights as they are, in a file of the run folder; without a folder nothing is kept."""
+        if self._folder is not None and self._train_log is not None:
+            save_weights(self._folder.parent / name, self._model.state_dict(), {})
+
     def save(
         self,
         position: Position,

@@ -249,6 +249,8 @@ class Loop:
             self._train_log.line(self._place(method))
             self._evaluate_now(method, None)
             self._show(method)
+        if method.kept_as is not None:
+            self._checkpointer.keep(method.kept_as)
         self.position = Position(phase=self.position.phase + 1, step=0, total=self.position.total)
         self._checkpointer.save(self.position)
 

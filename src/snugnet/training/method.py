@@ -121,6 +121,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     elastic: ClassVar[bool]  # trains a super-network, not a plain network
+    kept_as: ClassVar[str | None] = None  # the file in the run folder that keeps the weights of the phase's end
 
     epochs: int
     lr: float = 0.1

@@ -78,6 +78,21 @@ def load(
     )
 
 
+def native_sides(path: Path, most: int = 64) -> list[int]:
+    """Short sides of up to `most` training images, evenly taken; those that cannot be read are passed over."""
+    images = files(path / "train", class_names(path))
+    sides = []
+    for file, _ in images[:: max(1, len(images) // most)]:
+        try:
+            with Image.open(file) as image:
+                sides.append(min(image.size))
+        except (OSError, ValueError, SyntaxError):
+            continue
+    if not sides:
+        raise DataMissing(f"{path / 'train'} must hold images that can be read", remedy="Restore the files.")
+    return sides
+
+
 def class_names(path: Path) -> tuple[str, ...]:
     """The folders below train/, in alphabetical order; val/ must know the same ones."""
     for part in ("train", "val"):

@@ -4,14 +4,21 @@ from collections.abc import Callable
 
 from snugnet.training.method import Method
 from snugnet.training.methods._plain import finetune, scratch
+from snugnet.training.methods._supernet import Classifier as classifier
 from snugnet.training.methods._supernet import Largest as largest
 from snugnet.training.methods._supernet import Multipath as multipath
 from snugnet.training.methods._supernet import Singlepath as singlepath
 from snugnet.training.methods._supernet import inherit_kernels, se_bias_init
 
 # Phases of training a super-network, for recipes; finetune and scratch are for plain networks.
-PHASES: dict[str, type[Method]] = {"largest": largest, "multipath": multipath, "singlepath": singlepath}
+PHASES: dict[str, type[Method]] = {
+    "classifier": classifier,
+    "largest": largest,
+    "multipath": multipath,
+    "singlepath": singlepath,
+}
 METHODS: dict[str, Callable[..., Method]] = {
+    "classifier": classifier,
     "finetune": finetune,
     "largest": largest,
     "multipath": multipath,
@@ -32,6 +39,7 @@ __all__ = [
     "METHODS",
     "PHASES",
     "RENAMED",
+    "classifier",
     "finetune",
     "inherit_kernels",
     "largest",

@@ -1,5 +1,6 @@
 """Phases of training a super-network: the largest network alone, a path per image, a path per batch.
 
+`classifier` gives a trained network a last layer for new classes.
 `largest` is phase one of HardCoRe-NAS (250 epochs), `multipath` phase two (100 epochs): every image of a batch takes a path
 of its own, so one step trains as many sub-networks as the batch has images, at about the price of an average one.
 `singlepath`, one random sub-network per batch, is the baseline of its figure 4. With `distill` the largest network runs on
@@ -29,11 +30,38 @@ from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Ste
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Classifier(Method):
+    """Only the last layer of the largest network learns: new classes on features that are good already."""
+
+    name: ClassVar[str] = "classifier"
+    elastic: ClassVar[bool] = True
+    epochs: int = 1
+
+    def own_rules(self) -> list[Rule]:
+        return []
+
+    def prepare(self, model: nn.Module) -> None:
+        pass
+
+    def start(self, context: PhaseContext) -> MethodState:
+        net: Any = context.net
+        return MethodState(constants=list(net.head.classifier.parameters()))
+
+    def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
+        logits = step.net(step.images, largest(step.net.space))
+        loss = cross_entropy(logits, step.targets, self.label_smoothing)
+        step.backward(loss, inputs=state.constants)
+        return {"loss": loss.detach()}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Largest(Method):
     """The network that holds all others, trained like any plain network."""
 
     name: ClassVar[str] = "largest"
     elastic: ClassVar[bool] = True
+    kept_as: ClassVar[str | None] = "teacher.safetensors"  # before the paths train: the teacher of "2 for 1"
     epochs: int = 250
     se_bias_init: bool = False  # squeeze-excite gates start nearly open instead of half open
 

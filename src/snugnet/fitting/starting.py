@@ -1,0 +1,133 @@
+"""A recipe for a trained network and the images at hand, sized by a time.
+
+What users have is a few thousand images and a published network. The starting network learns the new classes first (its
+last layer, then all of it), at the resolution that suits the images; the space around it then trains with a path per image,
+taught by it; the found network is trained last, with the same teacher. How many images each phase sees follows from the time
+and from how fast one training step of the starting network is here. The recipe is written into the run like any other, so
+that it can be edited and run again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+import yaml
+
+from snugnet.data.dataset import load as load_data
+from snugnet.data.dataset import native_sides
+from snugnet.errors import BadInput
+from snugnet.fitting.recipe import Recipe, read
+from snugnet.nets.trained import Trained
+from snugnet.nets.trained.starts import load_start
+from snugnet.progress import NullProgress, Progress
+
+DEFAULT_TIME = "30min"
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_STEP = 16  # resolutions are multiples of it
+# How far small images are enlarged, at most and at least: a network made for 224 px sees little in a few pixels, and more
+# pixels of the same picture still help (EfficientNet-Lite0 on 32 px images: 67 % at 40 px, 81 % at 64, 86 % at 96).
+_UPSCALED = (2.0, 3.0)
+_LEAST_PASSES = 12  # over the training images, in all; a smaller resolution is taken where time does not allow them
+# Shares of the time. Exporting, certifying and the page take what is left.
+_MEASURE, _SEARCH, _TRAIN = 0.14, 0.12, 0.62
+_PHASES = {"classifier": 0.04, "largest": 0.36, "multipath": 0.25, "finetune": 0.35}  # of the images seen in training
+
+
+def seconds_of(text: str) -> float:
+    """`seconds_of("30min") == 1800.0`"""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
+    if match is None or match[2] not in _UNITS or not float(match[1]) > 0:
+        raise BadInput("a time must be a number with s, min or h", value=text, remedy="Write it like 10min.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def start_recipe(
+    name: str,
+    start: str,
+    *,
+    seconds: float,
+    budget: dict[str, str],
+    on_corrupt: str = "refuse",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Recipe:
+    """Resolution, batch and epochs from the images, the starting network, and the time."""
+    trained = load_start(start)
+    side = round(median(native_sides(name)))
+    shown = progress or NullProgress()
+    shown.start(f"timing a training step of {start}", 1)
+    speed = _speed(trained, threads)
+    shown.stop()
+    data = load_data(name, resolution=32, on_corrupt=on_corrupt)  # to count, and to hear of damage first
+    sizes = _Sizes.of(data.size("train"), side, trained.resolution, speed, seconds * _TRAIN)
+    batch = max(2, min(64, data.size("train")))
+    calm = {"mixup": 0, "auto_augment": None, "crop_padding": max(1, sizes.resolution // 8)}
+    phases: list[dict[str, Any]] = [
+        {"method": "classifier", "epochs": sizes.epochs("classifier"), "lr": 0.1, **calm},
+        {"method": "largest", "epochs": sizes.epochs("largest"), "lr": 0.02, **calm},
+        {"method": "multipath", "epochs": sizes.epochs("multipath"), "lr": 0.02, "sort_channels": True, "distill": 0.5,
+         "curriculum_epochs": sizes.epochs("multipath") / 4, **calm},
+    ]  # fmt: skip
+    value = {
+        "name": "start",
+        "about": f"chosen for {start}, {data.size('train')} training images of {side} px and {seconds / 60:.3g} minutes",
+        "data": {"name": name, "resolution": sizes.resolution, "on_corrupt": on_corrupt},
+        "start": {"name": start, "resolutions": sizes.resolutions},
+        "train": {"batch": batch, "channels_last": True, "eval_times": 3, "phases": phases},
+        "budget": budget,
+        "measure": {"seconds": max(20.0, seconds * _MEASURE), "check": 0},
+        "search": {"front": 0, "rounds": 3},
+        "finetune": {"epochs": sizes.epochs("finetune"), "batch": batch,
+                     "options": {"lr": 0.02, "distill": 0.5, "temperature": 2.0, **calm}},
+    }  # fmt: skip
+    return read(yaml.safe_dump(value), origin="recipe for a start")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """The resolutions of a space and how many training images there is time for."""
+
+    resolution: int
+    resolutions: list[int]
+    images: int  # of one epoch
+    seen: float  # in all phases together
+
+    @classmethod
+    def of(cls, images: int, side: int, own: int, speed: float, seconds: float) -> _Sizes:
+        """`speed`: images per second of a training step at 64 px; its price grows with the area."""
+        least, most = (min(own, max(2 * _STEP, round(share * side / _STEP) * _STEP)) for share in _UPSCALED)
+        for resolution in range(most, least - 1, -_STEP):
+            seen = seconds * speed * (64 / resolution) ** 2
+            if seen >= _LEAST_PASSES * images:
+                break
+        lower = {max(2 * _STEP, round(share * resolution / _STEP) * _STEP) for share in (0.5, 0.75)}
+        return cls(resolution=resolution, resolutions=sorted({*lower, resolution}), images=images, seen=seen)
+
+    def epochs(self, phase: str) -> int:
+        return max(1, round(_PHASES[phase] * self.seen / self.images))
+
+
+def _speed(trained: Trained, threads: int | None) -> float:
+    """Images per second of a training step at 64 px, the better of two."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        network: Any = trained.network().train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images = torch.zeros(32, 3, 64, 64).contiguous(memory_format=torch.channels_last)
+        labels = torch.zeros(32, dtype=torch.long)
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            F.cross_entropy(network(images), labels).backward()
+            times.append(time.perf_counter() - began)
+        return 32 / min(times)
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,131 @@
+"""From a trained network to a certified one: the recipe that is chosen, what starts from what, the whole way in small."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from snugnet.data.dataset import load, native_sides
+from snugnet.errors import BadInput, DamagedFile, UnknownName
+from snugnet.evaluate.scoring import accuracy
+from snugnet.fitting import fit, read
+from snugnet.fitting.runs import first_supernet, open_run
+from snugnet.fitting.starting import _Sizes, seconds_of, start_recipe
+from snugnet.nets.elasticise import elastic
+from snugnet.nets.trained.starts import load_start
+from snugnet.space.sampling import largest
+from snugnet.training import methods, train
+
+CHEAP = [
+    "train.batch=8",
+    "finetune.batch=8",
+    "data.resolution=48",
+    "start.resolutions=[32, 48]",
+    "search.method=random",
+    "search.options={networks: 2}",
+]
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    """Dark and bright squares: two classes that any network can tell apart."""
+    home = tmp_path_factory.mktemp("data") / "pets"
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 20), ("val", 6)):
+        for name, level in (("bright", 170), ("dark", 60)):
+            (home / part / name).mkdir(parents=True)
+            for number in range(count):
+                size = (28 + number % 3, 30, 3)
+                pixels = np.clip(rng.normal(level, 20, size), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(home / part / name / f"{number}.png")
+    return home
+
+
+def chosen(pets, **options):
+    return start_recipe(
+        f"folder:{pets}", "efficientnet-lite0", **{"seconds": 60.0, "budget": {}, "threads": 1, **options}
+    )
+
+
+def test_the_recipe_follows_images_and_time(pets):
+    assert sorted(set(native_sides(f"folder:{pets}"))) == [28, 29, 30]
+    recipe = chosen(pets)
+    assert recipe.start.name == "efficientnet-lite0" and recipe.space is None
+    assert recipe.data.resolution == max(recipe.start.resolutions)
+    assert 2 * 29 - 16 <= recipe.data.resolution <= 3 * 29 + 16
+    assert [phase.method for phase in recipe.train.phases] == ["classifier", "largest", "multipath"]
+    assert recipe.load_data().about.mean == load_start("efficientnet-lite0").mean  # the start's own normalisation
+    assert read(__import__("yaml").safe_dump(recipe.resolved())) == recipe  # it can be edited and run again
+
+
+@pytest.mark.parametrize(("seconds", "resolution"), [(1e4, 96), (200, 80), (1.0, 64)])
+def test_little_time_takes_smaller_images_but_never_too_small(seconds, resolution):
+    sizes = _Sizes.of(1000, 32, 224, 100.0, seconds)
+    assert sizes.resolution == resolution == max(sizes.resolutions)
+    assert all(sizes.epochs(phase) >= 1 for phase in ("classifier", "largest", "multipath", "finetune"))
+
+
+def test_the_whole_way(pets, tmp_path):
+    lines: list[str] = []
+    result = fit(
+        pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="4s", changes=CHEAP, threads=1,
+        say=lines.append,
+    )  # fmt: skip
+    assert result.certificate["fits"] and result.certificate["budgets"]["macs"]["measured"] > 0
+    assert result.report.exists() and result.architecture.resolution in (32, 48)
+    assert result.network.plan.resolution == result.architecture.resolution
+    assert result.accuracy == accuracy(
+        result.network, open_run(tmp_path / "run").recipe.load_data(result.architecture.resolution), "test"
+    )
+    again = fit(pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="9h", threads=1)
+    assert str(again.architecture) == str(result.architecture)  # the run's own recipe, whatever time is said now
+    # The teacher is the largest network as phase one left it, before the paths trained.
+    teacher = load_file(tmp_path / "run" / "teacher.safetensors")
+    final = load_file(tmp_path / "run" / "supernet.safetensors")
+    assert teacher.keys() == final.keys()
+    assert any(not torch.equal(teacher[name], final[name]) for name in teacher)
+
+
+def test_the_classifier_learns_alone(pets):
+    data = chosen(pets).load_data()
+    supernet = elastic(load_start("efficientnet-lite0"), resolutions=(32,), classes=2)
+    before = {name: p.detach().clone() for name, p in supernet.named_parameters()}
+    data = load(f"folder:{pets}", resolution=32)
+    train(supernet, data, methods.classifier(epochs=1, mixup=0, auto_augment=None), batch=8, threads=1, evaluator=None)
+    changed = {name for name, p in supernet.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"head.classifier.weight", "head.classifier.bias"}
+
+
+def test_the_largest_network_is_the_start(pets):
+    recipe = chosen(pets)
+    supernet = first_supernet(recipe, recipe.load_data()).eval()
+    start = load_start("efficientnet-lite0").network()
+    images = torch.randn(2, 3, recipe.data.resolution, recipe.data.resolution)
+    features, logits = [], []
+    start.head.classifier.register_forward_pre_hook(lambda _, given: features.append(given[0]))
+    with torch.no_grad():
+        start(images)
+        logits = supernet(images, largest(supernet.space))
+        expected = supernet.head.classifier(features[0])
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_what_cannot_be_used_is_refused(pets, tmp_path):
+    for text in ("10", "min", "0min", "-1h", "5 parsecs"):
+        with pytest.raises(BadInput, match="10min"):
+            seconds_of(text)
+    assert seconds_of("1.5h") == 5400
+    with pytest.raises(UnknownName, match="efficientnet-lite0"):
+        fit(pets, {"macs": "60%"}, out=tmp_path / "a", start="efficientnet-lite9")
+    with pytest.raises(BadInput, match="either `space` or `start`"):
+        read("name: x\ndata: {name: digits}\ntrain: {phases: [{method: largest}]}")
+    (tmp_path / "pets").mkdir()
+    for file in pets.rglob("*.png"):
+        goal = tmp_path / "pets" / file.relative_to(pets)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        goal.write_bytes(file.read_bytes())
+    (tmp_path / "pets" / "train" / "dark" / "3.png").write_bytes(b"no image")
+    with pytest.raises(DamagedFile, match=r"3\.png"):
+        fit(tmp_path / "pets", {"macs": "60%"}, out=tmp_path / "b", start="efficientnet-lite0", time="4s")
+    assert not (tmp_path / "b" / "recipe.yaml").exists()
