@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from snugnet.errors import BadInput, BadUnit, UnknownName
+
+Statistic = Literal["quiet", "median", "p90"]
+"""Of measured times: the mean of the lowest tenth (the cost on an undisturbed machine), the median, the 90 % quantile."""
+STATISTICS: Final[tuple[Statistic, ...]] = get_args(Statistic)
 
 _SI: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}

@@ -192,6 +192,46 @@ def test_margin_and_tightening_come_off_the_limit():
     assert found.limits["latency"].effective == pytest.approx(4.0)
 
 
+def test_a_limit_may_name_its_statistic():
+    ways = [
+        {"latency": {"limit": "5ms", "statistic": "p90"}},
+        {"latency:p90": "5ms"},
+        {"latency": "0.005s p90"},
+    ]
+    assert len({Budget(way) for way in ways}) == 1
+    budget = Budget(ways[0])
+    assert dict(budget) == {"latency": "5ms p90"}
+    assert (budget.amount("latency", 0.0), budget.statistic("latency")) == (5.0, "p90")
+    assert Budget.from_json(budget.to_json()) == budget != Budget(latency="5ms")
+    assert Budget({"latency:quiet": "5ms"}) == Budget(latency="5ms")
+    assert Budget({"latency@phone:median": "60%"}) == Budget({"latency:median@phone": "60%"})
+    assert Budget({"latency@phone:median": "60%"}).is_relative("latency@phone")
+    for wrong, message in (
+        ({"latency:p95": "5ms"}, "p95"),
+        ({"macs:p90": "5MMACs"}, "is counted"),
+        ({"latency:p90": "5ms median"}, "one statistic"),
+        ({"latency": {"statistic": "p90"}}, "must have 'limit'"),
+        ({"latency": {"limit": "5", "statistic": "p90"}}, "unit"),
+        ({"latency:p90": "5ms", "latency": "4ms"}, "once"),
+    ):
+        with pytest.raises(SnugnetError, match=message):
+            Budget(wrong)
+
+
+def test_limits_use_the_tables_own_estimates_of_their_statistic():
+    quiet = latency(SMALL)
+    slow = {part: 1.5 * cost for part, cost in quiet.costs.items()}
+    origin = {"calibration": {"margin": 0.0}, "calibrations": {"p90": {"margin": 0.25}}, "networks": []}
+    table = CostTable(resource="latency", costs=quiet.costs, origin=origin, by_statistic={"p90": slow})
+    limits = limits_of(SMALL, table, Budget({"latency:p90": "60%"}))
+    assert limits["latency"].asked == pytest.approx(0.6 * 1.5 * dearest(SMALL, quiet).cost)
+    assert limits["latency"].effective == pytest.approx(limits["latency"].asked / 1.25)
+    assert limits.absolute().statistic("latency") == "p90"
+    assert limits_of(SMALL, limits.tables, Budget(latency="60%"))["latency"].table.costs == quiet.costs
+    with pytest.raises(TableMismatch, match="snugnet measure"):
+        limits_of(SMALL, table, Budget({"latency:median": "60%"}))
+
+
 def test_margins_follow_the_cost():
     """The effective limit is the largest predicted cost whose bound is within what was asked, all along the curve."""
     costs = latency(SMALL).costs

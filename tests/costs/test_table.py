@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from snugnet.costs import analytic
@@ -91,6 +92,27 @@ def test_a_check_on_unseen_networks(table, tmp_path):
         assert picture_of_check(found, tmp_path / name).stat().st_size > 5000
     rows = [{"name": "a", "latency_ms": 3.0, "top1": 70.0}, {"name": "b", "latency_ms": 5.0, "top1": None}]
     assert b"<svg" in picture_of_networks(rows, tmp_path / "b.svg", "here").read_bytes()[:2000]
+
+
+def test_other_statistics_come_from_the_same_passes(tmp_path):
+    """A device on which one call in four takes twice as long: quiet does not see it, p90 does, in tables and checks."""
+    rng = np.random.default_rng(0)
+
+    class Stuttering(Pretended):
+        def time(self, runnable, repetitions):
+            return float(runnable.run()) * (2.0 if rng.random() < 0.25 else 1.0)
+
+    settings = TimingSettings(seconds=60, least_passes=60, most_passes=60, warmup=1)
+    table = measure(SPACE, Stuttering(), settings=settings, out=tmp_path / "t.json", networks=8)
+    assert load_table(tmp_path / "t.json") == table
+    network = plan(largest(SPACE), SPACE)
+    quiet, median, p90 = (table.for_statistic(s).of_network(network) for s in ("quiet", "median", "p90"))
+    assert median == pytest.approx(quiet, rel=0.02)
+    assert p90 == pytest.approx(2 * quiet, rel=0.05)
+    slow = table.for_statistic("p90")
+    assert slow.statistic == "p90"
+    assert slow.for_statistic("quiet").costs == table.costs
+    assert check_table(slow, SPACE, Stuttering(), networks=4, settings=settings).ratio == pytest.approx(1, abs=0.05)
 
 
 def test_a_slower_day_is_noticed_and_taken_out(table):

@@ -79,7 +79,8 @@ class Limits(Mapping[str, Limit]):
 
     def absolute(self) -> Budget:
         """The budget with every percentage turned into the amount it stands for: what a certificate can promise."""
-        texts = {n: units.write(self[n].asked, n) if self.budget.is_relative(n) else self.budget[n] for n in self}
+        amounts = {n: self.budget.with_quantity(n, units.write(self[n].asked, n)) for n in self}
+        texts = {n: amounts[n] if self.budget.is_relative(n) else self.budget[n] for n in self}
         return Budget(texts)
 
     def cost(self, architecture: Architecture) -> dict[str, float]:
@@ -153,7 +154,7 @@ def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, Cos
                     remedy="Pass the table that belongs to the name.",
                 )
             table.require(space=space)
-            chosen[name] = table
+            chosen[name] = table.for_statistic(budget.statistic(name))
         elif name in EXACT:
             chosen[name] = exact_table(space, name)
         else:

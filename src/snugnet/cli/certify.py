@@ -27,7 +27,8 @@ NetworkWord = Annotated[
     ),
 ]
 Limits = Annotated[
-    list[str], typer.Option("--budget", help="A hard limit such as latency=40ms, macs=300MMACs, params=6M; repeatable.")
+    list[str],
+    typer.Option("--budget", help="A hard limit such as latency=40ms, latency:p90=50ms, params=6M; repeatable."),
 ]
 Table = Annotated[Path | None, typer.Option("--table", help="A measured table; adds what it predicts.")]
 AnyDevice = Annotated[
@@ -95,7 +96,8 @@ def _print(outcome: Certificate) -> None:
         between = "exact" if line.exact else f"{show(line.low, line.name)} to {show(line.high, line.name)}"
         guess = "-" if line.predicted is None else show(line.predicted, line.name)
         values = [show(value, line.name) for value in (line.limit, line.measured)]
-        rows.append([line.name, values[0], guess, values[1], between, show(line.slack, line.name)])
+        name = line.name if line.statistic is None else f"{line.name} ({line.statistic})"
+        rows.append([name, values[0], guess, values[1], between, show(line.slack, line.name)])
     columns = ["limit on", "limit", "predicted", "measured", "95 % interval", "slack"]
     print_table(f"{outcome.network} fits: {outcome.fits}", columns, rows)
     if outcome.message:

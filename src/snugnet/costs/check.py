@@ -9,7 +9,7 @@ one-sided 95 % bound of what measured networks cost more than predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ def check_table(
         raise TableMismatch("a table to check must be measured", value=table.resource, remedy="Exact ones need none.")
     table.require(space=space, device=device.fingerprint())
     rules, shown = settings or TimingSettings(seed=1), progress or NullProgress()
+    rules = replace(rules, statistic=table.statistic)
     known = {parse(row["architecture"], space): row["measured_ms"] for row in table.origin["networks"]}
     fresh = spread_networks(space, networks, np.random.default_rng([rules.seed, 24]), without=frozenset(known))
     anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 
 import snugnet
 from snugnet.costs import analytic
-from snugnet.costs.calibrate import calibrate
+from snugnet.costs.calibrate import Calibration, calibrate
 from snugnet.costs.table import CostTable, save_table, space_id
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.device import Device, Runnable
@@ -36,6 +37,7 @@ from snugnet.space.sampling import largest, mutate_many, sample_many, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import LayerSpec, NetworkSpec, plan
 from snugnet.store import check_writable
+from snugnet.units import STATISTICS, Statistic
 
 CALIBRATION_NETWORKS = 16
 _PER_KIND = 400  # candidates per degree of randomness
@@ -56,7 +58,7 @@ def measure(
 
     `source` is how the user named the space (a preset or a file); it is kept so that the table can find it again.
     """
-    rules, shown = settings or TimingSettings(), progress or NullProgress()
+    rules, shown = replace(settings or TimingSettings(), statistic="quiet"), progress or NullProgress()
     check_batch(batch)
     if out is not None:
         check_writable(out)
@@ -89,9 +91,9 @@ def _assemble(
     estimates = list(timings.estimates.values())
     isolated_ms = dict(zip(parts, estimates[: len(parts)]))
     whole = estimates[len(parts) :]
-    raw = CostTable(resource="latency", costs={part: e.ms for part, e in isolated_ms.items()}, origin={"kind": "raw"})
-    fit = calibrate(raw.of_part, plans, [e.ms for e in whole], batch=batch)
-    costs = {part: fit.cost(part, e.ms, batch) for part, e in isolated_ms.items()}
+    fit, costs = _fitted(parts, plans, timings.values("quiet"), batch)
+    others = {name: _fitted(parts, plans, timings.values(name), batch) for name in STATISTICS if name != "quiet"}
+    times_of = {name: timings.values(name)[len(parts) :] for name in STATISTICS}
     calibrated = CostTable(resource="latency", costs=costs, origin={"kind": "raw"})
     origin = {
         "kind": "measured",
@@ -110,11 +112,28 @@ def _assemble(
         "spread": timings.spread,
         "score": timings.score,
         "message": timings.message,
+        "statistic": "quiet",
         "calibration": fit.to_json(),
-        "networks": [network_row(a, calibrated.of_network(p), e) for a, p, e in zip(chosen, plans, whole)],
+        "calibrations": {name: other.to_json() for name, (other, _) in others.items()},
+        "networks": [
+            network_row(a, calibrated.of_network(p), e)
+            | {"statistics": {name: float(v[i]) for name, v in times_of.items()}}
+            for i, (a, p, e) in enumerate(zip(chosen, plans, whole))
+        ],
     }
     times = {part: (e.ms, e.low, e.high) for part, e in isolated_ms.items()}
-    return CostTable(resource="latency", costs=costs, origin=origin, isolated_ms=times)
+    by_statistic: dict[Statistic, dict[LayerSpec, float]] = {name: other for name, (_, other) in others.items()}
+    return CostTable(resource="latency", costs=costs, origin=origin, isolated_ms=times, by_statistic=by_statistic)
+
+
+def _fitted(
+    parts: Sequence[LayerSpec], plans: Sequence[NetworkSpec], times: Sequence[float], batch: int
+) -> tuple[Calibration, dict[LayerSpec, float]]:
+    """The calibration and the cost of every part, from `times` of the parts and then of the networks."""
+    isolated = dict(zip(parts, times))
+    raw = CostTable(resource="latency", costs=isolated, origin={"kind": "raw"})
+    fit = calibrate(raw.of_part, plans, times[len(parts) :], batch=batch)
+    return fit, {part: fit.cost(part, ms, batch) for part, ms in isolated.items()}
 
 
 def network_row(architecture: Architecture, predicted: float, measured: Estimate) -> dict[str, Any]:

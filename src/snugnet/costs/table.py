@@ -29,7 +29,7 @@ from snugnet.space.reading import space_to_json
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import BlockSpec, LayerSpec, NetworkSpec, part_from_json, part_to_json
 from snugnet.store import as_model, read_json, sha256, write_json
-from snugnet.units import RESOURCES
+from snugnet.units import RESOURCES, Statistic
 from snugnet.units import resource as known_resource
 
 Combine = Literal["sum", "max"]
@@ -56,10 +56,39 @@ class CostTable:
     origin: dict[str, Any] = field(default_factory=dict)
     isolated_ms: dict[LayerSpec, Times] = field(default_factory=dict)
     """Of a measured table: each part's time by itself before calibration, with its 95 % interval."""
+    by_statistic: dict[Statistic, dict[LayerSpec, float]] = field(default_factory=dict)
+    """Of a measured table: the costs by the other statistics of the same passes."""
 
     @property
     def unit(self) -> str:
         return known_resource(self.resource).unit
+
+    @property
+    def statistic(self) -> Statistic:
+        """Which statistic of the measured times the costs are."""
+        statistic: Statistic = self.origin.get("statistic", "quiet")
+        return statistic
+
+    def for_statistic(self, statistic: Statistic) -> CostTable:
+        """The table of another statistic of the same passes, with that one's calibration and margins."""
+        if statistic == self.statistic or self.origin.get("kind") == "exact":
+            return self
+        if statistic not in self.by_statistic:
+            raise TableMismatch(
+                f"a {self.resource} table must have been estimated for the statistic that is limited",
+                value=f"{self.statistic} in the table, {statistic} in the budget",
+                remedy=f"Measure anew with `snugnet measure`, or limit {self.statistic}.",
+            )
+        calibrations = {**self.origin["calibrations"], self.statistic: self.origin["calibration"]}
+        rows = [{**row, "measured_ms": row["statistics"][statistic]} for row in self.origin["networks"]]
+        own = {"statistic": statistic, "calibration": calibrations[statistic], "calibrations": calibrations}
+        return replace(
+            self,
+            costs=self.by_statistic[statistic],
+            origin={**self.origin, **own, "networks": rows},
+            isolated_ms={},
+            by_statistic={**self.by_statistic, self.statistic: self.costs},
+        )
 
     @property
     def margin(self) -> float:
@@ -218,6 +247,7 @@ class _Row(BaseModel):
     cost: _Cost
     # Named before the table's own field was; it keeps its name so that tables measured then can still be read.
     alone: Annotated[list[_Cost], Field(min_length=3, max_length=3)] | None = None
+    statistics: dict[Statistic, _Cost] = {}
 
 
 class _Open(BaseModel):
@@ -240,6 +270,7 @@ class _Calibration(_Open):
 class _Network(_Open):
     architecture: str
     measured_ms: _Cost
+    statistics: dict[Statistic, _Cost] = {}
 
 
 class _MeasuredOrigin(_Open):
@@ -249,7 +280,9 @@ class _MeasuredOrigin(_Open):
     batch: Annotated[int, Field(ge=1)]
     device: dict[str, str]
     resolutions: list[int]
+    statistic: Statistic = "quiet"
     calibration: _Calibration = _Calibration()
+    calibrations: dict[Statistic, _Calibration] = {}
     networks: list[_Network] = []
 
 
@@ -273,7 +306,8 @@ def save_table(table: CostTable, path: str | Path) -> Path:
     parts: list[dict[str, Any]] = []
     for part, cost in table.costs.items():
         times = {"alone": list(table.isolated_ms[part])} if part in table.isolated_ms else {}
-        parts.append({"part": part_to_json(part), "cost": cost, **times})
+        more = {name: costs[part] for name, costs in table.by_statistic.items()}
+        parts.append({"part": part_to_json(part), "cost": cost, **times, **({"statistics": more} if more else {})})
     value = {
         "format": _FORMAT,
         "resource": table.resource,
@@ -308,6 +342,11 @@ def load_table(path: str | Path) -> CostTable:
             part: (row.alone[0], row.alone[1], row.alone[2])
             for part, row in zip(parts, file.parts, strict=True)
             if row.alone is not None
+        },
+        by_statistic={
+            name: {part: row.statistics[name] for part, row in zip(parts, file.parts, strict=True)}
+            for name in file.parts[0].statistics
+            if all(name in row.statistics for row in file.parts)
         },
     )
 

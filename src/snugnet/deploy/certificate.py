@@ -1,9 +1,12 @@
 """Whether a network really fits: measured, with an interval, and written down.
 
 A certificate names every limit with its unit, what a table predicted, what was measured or counted, the slack, the device
-and the software, and a hash of the weights, so that a machine can check it. Latency fits only if the upper end of its 95 %
-interval does; MACs, parameters, model size and memory are counted from the network itself. The file is written
-in both cases; a network that does not fit raises `BudgetExceeded` (exit code 1).
+and the software, and a hash of the weights, so that a machine can check it. A latency names its statistic (`quiet`, `median`
+or `p90`, as the budget asked) and its clock; the wall clock's median and p90 stand beside it. It is measured in a few
+sessions, a pause apart: a small network is timed within milliseconds, a neighbour's load lasts for seconds. Samples are
+pooled and the 95 % interval covers the spread between sessions; latency fits only if its upper end does. MACs, parameters,
+model size and memory are counted from the network itself. The file is written in both cases; a network that does not fit
+raises `BudgetExceeded` (exit code 1).
 
 What is certified may be a torch module, an ONNX file, a `.safetensors` file (or a run folder with one), an architecture's
 JSON file or a published network by name. Each becomes a `Subject`: something a device can run, its exact costs counted from
@@ -13,7 +16,7 @@ itself, and a hash of its weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,20 +31,22 @@ from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
 from snugnet.deploy.network_file import plan_in, read_network
 from snugnet.deploy.onnx_file import card_in, graph_hash
-from snugnet.devices.device import Device, Runnable, frozen_copy
+from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
-from snugnet.devices.timing import Timings, TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import Timings, TimingSettings, pooled, raised_priority, time_subjects
 from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName
 from snugnet.nets.network import Network, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space import zoo
 from snugnet.space.spec import NetworkSpec
 from snugnet.store import as_model, check_writable, read_json, read_sealed, sealed, tensors_fingerprint, write_json
-from snugnet.units import resource, show
+from snugnet.units import Statistic, resource, show
 
 SESSIONS: Final = 3
 PAUSE: Final = 1.0  # seconds between sessions
-SETTINGS: Final = TimingSettings(seconds=30.0, tolerance=0.005, least_passes=60)
+_PAUSE_SHARE: Final = 0.05  # of the seconds somebody allows, at most
+_CLOCKS: Final = {OWN_TIME: "thread", WALL_CLOCK: "wall"}
+SETTINGS: Final = TimingSettings(seconds=90.0, tolerance=0.005, least_passes=60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,11 @@ class Line:
     exact: bool
     device: dict[str, str]  # empty where exact
     usual: dict[str, float]  # of latency: median and 90 % quantile while measuring
+    statistic: Statistic | None = None  # of latency, like all below
+    clock: str | None = None  # "thread", "wall", or the device's own word
+    wall_median: float | None = None
+    wall_p90: float | None = None
+    sessions: tuple[float, ...] = ()  # the statistic in each session
 
     @property
     def slack(self) -> float:
@@ -109,7 +119,7 @@ class Certificate:
                     "slack": line.slack,
                     "fits": line.fits,
                     "exact": line.exact,
-                    **({"device": line.device, "while_measuring": line.usual} if not line.exact else {}),
+                    **_measuring(line),
                 }
                 for line in self.lines
             },
@@ -136,7 +146,7 @@ def certify(
     """Measure `network` against `budget`; `BudgetExceeded` if it does not fit, else the certificate.
 
     `device` is needed for latency; where the budget limits it on several (`latency@phone`), give one for each label.
-    Without `settings` the quietest of three sessions counts.
+    `settings` are for all sessions together; they share its seconds.
     `tables` (by the budget's names) add what was predicted; a file that does not say what its network is made of (ONNX)
     needs its `plan` for that.
     """
@@ -149,11 +159,15 @@ def certify(
     subject = open_subject(network, resolution=resolution)
     lines, messages = [], []
     for name, limit in effective_limits.items():
-        predicted = _predicted(name, subject.plan or plan, tables or {}, places.get(name), batch)
+        table = (tables or {}).get(name)
+        if table is not None:
+            table = table.for_statistic(limits.statistic(name))
+        predicted = _predicted(subject.plan or plan, table, places.get(name), batch)
         if name in places:
-            timings = _time(subject, places[name], batch, settings, progress or NullProgress())
-            messages.append(timings.message)
-            lines.append(_latency_line(name, limit, predicted, places[name], timings))
+            rules = replace(settings or SETTINGS, statistic=limits.statistic(name))
+            sessions = _time(subject, places[name], batch, rules, progress or NullProgress())
+            lines.append(_latency_line(name, limit, predicted, places[name], sessions, rules.statistic))
+            messages.append(_message(lines[-1], sessions))
         else:
             lines.append(_exact_line(name, limit, predicted, subject))
     certificate = Certificate(
@@ -187,6 +201,11 @@ class _LineFields(BaseModel):
     exact: bool
     device: dict[str, str] = {}
     while_measuring: dict[str, float] = {}
+    statistic: Statistic | None = None
+    clock: str | None = None
+    wall_median: float | None = None
+    wall_p90: float | None = None
+    sessions: list[float] = []
 
 
 class _NetworkFields(BaseModel):
@@ -234,16 +253,13 @@ def _place(name: str, device: Device | Mapping[str, Device] | None) -> Device:
     if isinstance(device, Device):
         return device
     label = name.partition("@")[2]
-    found = (device or {}).get(label)
-    if found is None:
+    place = (device or {}).get(label)
+    if place is None:
         raise BadInput(f"{name} must have a device to be measured on", value=label or "none", remedy="Name one.")
-    return found
+    return place
 
 
-def _predicted(
-    name: str, plan: NetworkSpec | None, tables: Mapping[str, CostTable], device: Device | None, batch: int
-) -> float | None:
-    table = tables.get(name)
+def _predicted(plan: NetworkSpec | None, table: CostTable | None, device: Device | None, batch: int) -> float | None:
     if table is None or plan is None:
         return None
     table.require(
@@ -254,37 +270,67 @@ def _predicted(
     return table.of_network(plan)
 
 
-def _time(subject: Subject, device: Device, batch: int, settings: TimingSettings | None, progress: Progress) -> Timings:
-    """The quietest of a few sessions: a small network is timed within milliseconds, a neighbour's load lasts for seconds."""
+def _time(subject: Subject, device: Device, batch: int, rules: TimingSettings, progress: Progress) -> list[Timings]:
+    """A few sessions, a pause apart."""
+    pause = min(PAUSE, _PAUSE_SHARE * rules.seconds)
+    each = replace(rules, seconds=rules.seconds / SESSIONS)
+    sessions = []
     with raised_priority(device.threads):
         runnable = {subject.name: subject.prepare(device, batch)}
-        if settings is not None:
-            return time_subjects(runnable, device.time, settings, progress=progress)
-        sessions = []
         for number in range(SESSIONS):
             if number:
-                time.sleep(PAUSE)
-            sessions.append(time_subjects(runnable, device.time, SETTINGS, progress=progress))
-    times = [next(iter(session.estimates.values())).ms for session in sessions]
-    note = f"The quietest of {SESSIONS} sessions, which measured {', '.join(f'{ms:.4g}' for ms in times)} ms; "
-    note += "the interval is that session's own. "
-    quietest = sessions[times.index(min(times))]
-    return replace(quietest, message=note + quietest.message)
+                time.sleep(pause)
+            sessions.append(
+                time_subjects(runnable, device.time, replace(each, seed=rules.seed + number), progress=progress)
+            )
+    return sessions
 
 
-def _latency_line(name: str, limit: float, predicted: float | None, device: Device, timings: Timings) -> Line:
-    found = next(iter(timings.estimates.values()))
+def _message(line: Line, sessions: Sequence[Timings]) -> str:
+    values = ", ".join(f"{ms:.4g}" for ms in line.sessions)
+    note = f"{line.name}: {line.statistic} of {len(sessions)} sessions, which measured {values} ms; "
+    return note + "the interval covers the spread between them. " + " ".join(session.message for session in sessions)
+
+
+def _measuring(line: Line) -> dict[str, Any]:
+    """What only a measured line says."""
+    if line.exact:
+        return {}
+    clocks = {"clock": line.clock, "wall_median": line.wall_median, "wall_p90": line.wall_p90}
+    return {
+        "device": line.device,
+        "while_measuring": line.usual,
+        "statistic": line.statistic or "quiet",
+        **{name: value for name, value in clocks.items() if value is not None},
+        "sessions": list(line.sessions),
+    }
+
+
+def _latency_line(
+    name: str,
+    limit: float,
+    predicted: float | None,
+    device: Device,
+    sessions: Sequence[Timings],
+    statistic: Statistic,
+) -> Line:
+    estimate = pooled(sessions, statistic)[0]
     return Line(
         name=name,
         unit=resource(name).unit,
         limit=limit,
         predicted=predicted,
-        measured=found.ms,
-        low=found.low,
-        high=found.high,
+        measured=estimate.ms,
+        low=estimate.low,
+        high=estimate.high,
         exact=False,
         device=device.fingerprint(),
-        usual={"median": found.median, "p90": found.p90, "passes": float(found.samples)},
+        usual={"median": estimate.median, "p90": estimate.p90, "passes": float(estimate.samples)},
+        statistic=statistic,
+        clock=_CLOCKS.get(device.clock, device.clock),
+        wall_median=estimate.wall_median,
+        wall_p90=estimate.wall_p90,
+        sessions=tuple(session.values(statistic)[0] for session in sessions),
     )
 
 
@@ -306,12 +352,13 @@ def _exact_line(name: str, limit: float, predicted: float | None, subject: Subje
 
 def _exceeded(certificate: Certificate) -> BudgetExceeded:
     over = [line for line in certificate.lines if not line.fits]
-    found = []
+    values = []
     for line in over:
         between = "" if line.exact else f" (95 %: {show(line.low, line.name)} to {show(line.high, line.name)})"
-        found.append(f"{line.name} {show(line.measured, line.name)}{between}")
+        named = f"{line.name} ({line.statistic})" if line.statistic not in (None, "quiet") else line.name
+        values.append(f"{named} {show(line.measured, line.name)}{between}")
     rule = " and ".join(f"{line.name} must be at most {show(line.limit, line.name)}" for line in over)
-    return BudgetExceeded(rule, value=", ".join(found), remedy="Raise the limit, or search with a wider margin.")
+    return BudgetExceeded(rule, value=", ".join(values), remedy="Raise the limit, or search with a wider margin.")
 
 
 @runtime_checkable
@@ -343,11 +390,11 @@ def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | Non
         return _of_onnx(Path(word))
     if word.lower().endswith(".safetensors") or Path(word).is_dir():
         read = read_network(word)
-        found = _of_module(read.network, word, "safetensors", None, channels)
-        return replace(found, architecture=read.card.architecture)
+        subject = _of_module(read.network, word, "safetensors", None, channels)
+        return replace(subject, architecture=read.card.architecture)
     if word.lower().endswith(".json"):
-        made = build_plan(plan_in(read_json(word), word))
-        return _of_module(made, word, "architecture", None, channels)
+        network = build_plan(plan_in(read_json(word), word))
+        return _of_module(network, word, "architecture", None, channels)
     if word.lower() in {name.lower() for name in zoo.networks()}:
         entry = zoo.find(word)
         return _of_module(build_plan(entry.network), entry.name, "published", None, channels)

@@ -94,7 +94,9 @@ class Pipeline:
     def tables(self) -> dict[str, CostTable]:
         """Every latency limit's own measured table, exact tables for the others."""
         return {
-            name: load_table(self.folder / table_file(name)) if name in self.places else exact_table(self.space, name)
+            name: load_table(self.folder / table_file(name)).for_statistic(self.budget.statistic(name))
+            if name in self.places
+            else exact_table(self.space, name)
             for name in self.budget
         }
 

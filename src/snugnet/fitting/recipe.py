@@ -159,7 +159,7 @@ class Recipe(Section):
     space: SpaceSection | None = None
     start: StartSection | None = None  # instead of `space`: the space around a trained network
     train: TrainSection
-    budget: dict[str, str | int | float] = Field(default_factory=dict)
+    budget: dict[str, str | int | float | dict[str, str]] = Field(default_factory=dict)
     measure: MeasureSection = MeasureSection()
     devices: dict[str, MeasureSection] = Field(default_factory=dict)  # label -> where `latency@label` is measured
     search: SearchSection = SearchSection()

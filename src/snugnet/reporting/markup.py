@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Final
 
 import snugnet
 from snugnet.reporting.reading import CertificateFile, CertifiedLimit, RunFiles, file_hashes
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import BlockSpec, plan
-from snugnet.units import show
+from snugnet.units import Statistic, show
 
 _MANY = 24  # rows: longer lists begin closed
-_STATISTIC = "mean of the fastest tenth of the passes"  # what `devices.estimate` states for a latency
+_STATISTICS: Final[dict[Statistic, str]] = {
+    "quiet": "mean of the fastest tenth of the passes",
+    "median": "median of the passes",
+    "p90": "90 % quantile of the passes",
+}
 _TITLES = {
     "latency": "Latency",
     "macs": "MACs",
@@ -104,15 +108,24 @@ def _budget_cards(files: RunFiles) -> list[str]:
 
 def _measured_card(name: str, line: CertifiedLimit, predicted: float | None) -> str:
     limit, (low, high) = line.limit, line.interval
-    origin = "counted exactly" if line.exact else f"{_STATISTIC}; 95 %: {_amount(low, name)} to {_amount(high, name)}"
+    origin = (
+        "counted exactly" if line.exact else f"{_statistic(line)}; 95 %: {_amount(low, name)} to {_amount(high, name)}"
+    )
     rows = [f"limit {_amount(limit, name)}", f"slack {_amount(line.slack, name)} ({line.slack / limit:.1%})"]
     rows += [] if predicted is None else [f"predicted {_amount(predicted, name)}"]
     usual = line.while_measuring
     if {"median", "p90", "passes"} <= set(usual):
         median, slow = _amount(usual["median"], name), _amount(usual["p90"], name)
         rows.append(f"over all {usual['passes']:.0f} passes: median {median}, 90 % quantile {slow}")
+    if line.wall_median is not None and line.wall_p90 is not None:
+        rows.append(f"wall clock: median {_amount(line.wall_median, name)}, p90 {_amount(line.wall_p90, name)}")
     more = "".join(f"<li>{row}</li>" for row in rows)
     return _card(name, line.measured, limit, low, high, origin, more)
+
+
+def _statistic(line: CertifiedLimit) -> str:
+    clock = {"thread": "the thread's own clock", "wall": "the wall clock"}.get(line.clock, line.clock)
+    return f"{line.statistic}, the {_STATISTICS[line.statistic]}" + (f" by {clock}" if clock else "")
 
 
 def _predicted_card(name: str, cost: float, limit: float) -> str:
@@ -178,7 +191,7 @@ def _calibration(origin: Mapping[str, Any]) -> str:
         return ""
     margin = float(figures["margin"])
     return (
-        f"<p>Times are {_STATISTIC}. Inside a network a part costs "
+        f"<p>Times are {_STATISTICS[origin.get('statistic', 'quiet')]}. Inside a network a part costs "
         f"{float(figures['ratio']):.3f} of its time alone, plus {float(figures['overhead_ms']):.4f} ms, plus "
         f"{float(figures['edge_ms']):.4f} ms for every million numbers that enter and leave it. A search keeps the sum of "
         f"the parts {margin / (1 + margin):.2%} below a limit, so that the measured network meets it with 95 % "

@@ -23,6 +23,7 @@ from snugnet.space.architecture import Architecture, read_json_form
 from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.space import SearchSpace
 from snugnet.store import as_model, read_json, read_model, read_text, unsealed
+from snugnet.units import Statistic
 
 _READING_ERRORS: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _COUNTED: Final = ("macs", "params", "memory")
@@ -67,6 +68,10 @@ class CertifiedLimit(_Fields):
     exact: bool
     device: dict[str, str] = {}
     while_measuring: dict[str, float] = {}
+    statistic: Statistic = "quiet"
+    clock: str = ""
+    wall_median: float | None = None
+    wall_p90: float | None = None
 
 
 @final
