@@ -338,6 +338,8 @@ def test_options_of_bcsfw(tiny_supernet, digits, tables, evaluator):
         {"start": "smallest"},
         {"gradient": "expected"},
         {"loss": "plain"},
+        {"schedule": "authors"},
+        {"steps_in": "joint"},
         {"schedule": "linear"},
         {"schedule": "fixed", "momentum": 0.9},
         {"projection": "alternating"},

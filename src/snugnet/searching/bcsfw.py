@@ -35,6 +35,7 @@ from snugnet.solve import (
     classic_schedule,
     fixed_schedule,
     iterate,
+    iterate_joint,
     linear_schedule,
     min_max_utilisation,
     paper_schedule,
@@ -45,6 +46,7 @@ from snugnet.solve import (
 from snugnet.space.layout import Layout
 from snugnet.store import fingerprint, read_json, write_json
 
+AUTHORS_STEP, AUTHORS_MOMENTUM = 0.002, 0.9
 SAVE_EVERY = 5.0  # seconds
 
 
@@ -64,9 +66,10 @@ class Bcsfw(SearchMethod):
     start: Literal["balanced", "smallest"] = "balanced"
     gradient: GradientKind = "sampled"
     loss: LossKind = "calibrated"
-    schedule: Literal["paper", "classic", "linear", "fixed"] = "paper"
+    schedule: Literal["paper", "classic", "linear", "fixed", "authors"] = "paper"
     fixed_step: float = 0.002  # of the fixed schedule
-    momentum: float = 0.0
+    momentum: float = 0.0  # of gradients; the authors' schedule has 0.9
+    steps_in: Literal["blocks", "joint"] = "blocks"  # joint: depths and options in one step, on averaged gradients
     projection: Literal["exact", "alternating", "argmax"] = "exact"
     candidates: int = 8  # evaluated for real: half nearest to the last point, half best by the mean gradient, jointly
     head_start: int = 0  # steps by which the schedule is ahead: keeps the first ones from forgetting the start
@@ -106,25 +109,26 @@ class Bcsfw(SearchMethod):
     ) -> tuple[FrankWolfeState, list[dict[str, Any]]]:
         at = state.step
 
-        def gradient(point: Point, block: Block) -> tuple[float, Sequence[Floats]]:
+        def both(point: Point) -> tuple[float, list[Floats], list[Floats]]:
             alpha, beta = inside.spread(point)
             loss, by_block, by_stage = objective(alpha, beta, at)
             mean.add(inside.left.layout, alpha, beta, by_block, by_stage)
             by_option, by_depth = inside.left.narrow(by_block, by_stage)
+            return loss, by_option, by_depth
+
+        def gradient(point: Point, block: Block) -> tuple[float, Sequence[Floats]]:
+            loss, by_option, by_depth = both(point)
             return loss, by_depth if block == "beta" else by_option
 
         rng = Seed(task.seed).fold_in("frank-wolfe").numpy()
         task.progress.start("Frank-Wolfe search", self.steps)
         saved = time.monotonic()
-        taken = iterate(
-            gradient,
-            inside.problem,
-            state,
-            steps=self.steps - state.step,
-            rng=rng,
-            schedule=self._schedule(),
-            momentum=self.momentum,
-        )
+        left, schedule = self.steps - state.step, self._schedule()
+        momentum = AUTHORS_MOMENTUM if self.schedule == "authors" else self.momentum
+        if self.steps_in == "joint":
+            taken = iterate_joint(both, inside.problem, state, steps=left, schedule=schedule)
+        else:
+            taken = iterate(gradient, inside.problem, state, steps=left, rng=rng, schedule=schedule, momentum=momentum)
         for state, row in taken:
             at = state.step
             trace.append({"step": row.step, "block": row.block, "loss": row.loss, "gap": row.gap, "costs": row.costs})
@@ -147,6 +151,7 @@ class Bcsfw(SearchMethod):
             "classic": classic_schedule,
             "linear": linear_schedule(self.steps),
             "fixed": fixed_schedule(self.fixed_step),
+            "authors": fixed_schedule(AUTHORS_STEP),  # of their code, where the paper prints 4 / (t + 4)
         }
         if self.schedule not in schedules:
             raise UnknownName("a step schedule", self.schedule, schedules)

@@ -1,7 +1,7 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
-Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `block_frank_wolfe` and
-`projection`; `infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
+Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `block_frank_wolfe`, `joint_frank_wolfe`
+and `projection`; `infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
 """
 
 from snugnet.solve.adaptive import AdaptiveSearch, AdaptiveStep, Evaluation, adaptive_maximise, adaptive_steps
@@ -21,6 +21,7 @@ from snugnet.solve.block_frank_wolfe import (
 )
 from snugnet.solve.infeasible import Explanation, Price, explain, fits, min_max_utilisation, shadow_prices
 from snugnet.solve.integer import best_choice, best_choices
+from snugnet.solve.joint_frank_wolfe import iterate_joint
 from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
 from snugnet.solve.posterior import EffectsPosterior
 from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts
@@ -67,6 +68,7 @@ __all__ = [
     "fixed_schedule",
     "frank_wolfe",
     "iterate",
+    "iterate_joint",
     "linear_schedule",
     "min_max_utilisation",
     "paper_schedule",

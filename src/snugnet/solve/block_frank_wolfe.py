@@ -59,7 +59,7 @@ class TraceRow:
     """What one step did. `gap` is <gradient, block - xi>: how much the linear model still promised."""
 
     step: int
-    block: Block
+    block: Block | Literal["joint"]
     loss: float
     gamma: float
     gap: float
