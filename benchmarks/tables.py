@@ -1,4 +1,4 @@
-"""Which table tells the truth: blocks timed one after the other, or all in shuffled passes?
+"""Tables from blocks timed one after the other against tables from shuffled passes: how well each predicts networks.
 
     python benchmarks/tables.py [--devices torch-cpu,onnxruntime] [--runs 3] [--out benchmarks/results/tables-DATE.json]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snugnet.budgets.budget import Budget
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput, DataMissing
 from snugnet.store import read_bytes, sha256
@@ -109,7 +110,11 @@ def _stamp(exported: Exported, saved: NetworkFile, promise: dict[str, Any], give
             raise _of_another(given)
         say("the certificate in the folder is of another network: not named in the file")
         return exported
-    limits = {name: show(line["limit"], name) for name, line in promise["budgets"].items()}
+    texts = {
+        name: {"limit": show(line["limit"], name), **({"statistic": line["statistic"]} if "statistic" in line else {})}
+        for name, line in promise["budgets"].items()
+    }
+    limits = Budget(texts).to_json()
     stamp(exported.path, certificate_sha256=promise["sha256"], budget=dict(saved.card.budget) or limits)
     return replace(exported, sha256=sha256(read_bytes(exported.path)))
 

@@ -1,4 +1,4 @@
-"""Does the table tell the truth? Whole networks that were not used for calibration, predicted and measured.
+"""Whether a table tells the truth: whole networks that were not used for calibration, predicted and measured.
 
 Some of the calibration networks are timed again in the same passes. Their times against those in the table say how fast
 the machine is today compared with the day of the table (`speed`); predictions are for that day, so they are held against

@@ -90,7 +90,7 @@ def _inferred(model: onnx.ModelProto) -> Any:
 
 
 def _shapes(graph: Any) -> dict[str, tuple[int, ...]]:
-    found = {}
+    shapes = {}
     for value in [*graph.input, *graph.value_info, *graph.output]:
         dims = value.type.tensor_type.shape.dim
         if any(not d.HasField("dim_value") for d in dims):
@@ -99,21 +99,21 @@ def _shapes(graph: Any) -> dict[str, tuple[int, ...]]:
                 value=value.name,
                 remedy="Export it for one input resolution.",
             )
-        found[value.name] = tuple(d.dim_value for d in dims)
-    return found
+        shapes[value.name] = tuple(d.dim_value for d in dims)
+    return shapes
 
 
 def _parameters(graph: Any, constants: dict[str, tuple[int, ...]]) -> set[str]:
     """Initialisers that are weights: those of layers, without BN's statistics and the constants of reshapes."""
-    found = set()
+    weights = set()
     for node in graph.node:
         names = {"Conv": node.input[1:3], "Gemm": node.input[1:3], "MatMul": node.input[:2]}.get(node.op_type, ())
         if node.op_type == "BatchNormalization":
             names = node.input[1:3]
         if node.op_type == "Add":  # a linear layer's bias, where the exporter split it off
             names = [n for n in node.input if n in constants and math.prod(constants[n]) > 1]
-        found |= {name for name in names if name in constants}
-    return found
+        weights |= {name for name in names if name in constants}
+    return weights
 
 
 def _macs(node: Any, shapes: dict[str, tuple[int, ...]]) -> int:
@@ -164,11 +164,11 @@ def _takes_over(
 def _gates_of_themselves(graph: Any) -> set[str]:
     """x * sigmoid(x) is one activation, written as two nodes: the gate's output never exists as a tensor."""
     made_by = {node.output[0]: node for node in graph.node}
-    found = set()
+    gates = set()
     for node in graph.node:
         if node.op_type == "Mul":
             for gate, other in (tuple(node.input), tuple(node.input)[::-1]):
                 maker = made_by.get(gate)
                 if maker is not None and maker.op_type in ("Sigmoid", "HardSigmoid") and maker.input[0] == other:
-                    found.add(gate)
-    return found
+                    gates.add(gate)
+    return gates

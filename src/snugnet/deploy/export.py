@@ -94,12 +94,12 @@ def export(
     data = _onnx(traced, known, _about(still, shape, classes))
     session = open_session(data, "the exported graph")
 
-    def in_runtime(given: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"images": given.numpy()})[0])
+    def in_runtime(batch: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
 
-    found = _compare("onnx", in_runtime, still, shape, images, tolerance)
+    comparisons = _compare("onnx", in_runtime, still, shape, images, tolerance)
     if program is not None:
-        found += _compare("program", traced.module(), still, shape, images, tolerance)
+        comparisons += _compare("program", traced.module(), still, shape, images, tolerance)
         write_bytes(program, _program(traced))
     written = write_bytes(path, data)
     return Exported(
@@ -111,7 +111,7 @@ def export(
         input_shape=shape,
         classes=classes,
         opset=OPSET,
-        comparisons=tuple(found),
+        comparisons=tuple(comparisons),
     )
 
 
@@ -223,27 +223,29 @@ def _compare(
     form: str, run: Any, still: nn.Module, shape: tuple[int, int, int], images: Tensor | None, tolerance: float
 ) -> list[Comparison]:
     """`run` against the network, on every kind of images and batch; the first real difference is refused."""
-    found = []
+    comparisons = []
     kinds = {"random": _random(BATCHES[-1], shape)}
     if images is not None:
         kinds["given"] = images.detach().to("cpu", torch.float32)
     for kind, all_images in kinds.items():
         for count in sorted({BATCHES[0], len(all_images)}):
-            given = all_images[:count].contiguous()
+            batch = all_images[:count].contiguous()
             with torch.inference_mode():
-                wanted = still(given)
-                got = run(given)
-            found.append(_difference(form, kind, got, wanted, tolerance))
-    return found
+                expected = still(batch)
+                computed = run(batch)
+            comparisons.append(_difference(form, kind, computed, expected, tolerance))
+    return comparisons
 
 
-def _difference(form: str, kind: str, got: Tensor, wanted: Tensor, tolerance: float) -> Comparison:
-    if got.shape != wanted.shape or not bool(torch.isfinite(wanted).all()):
-        raise _differs(form, kind, f"shapes {list(got.shape)} and {list(wanted.shape)}, or logits that are not finite")
-    largest, scale = float((got - wanted).abs().max()), max(float(wanted.abs().max()), 1e-30)
+def _difference(form: str, kind: str, actual: Tensor, expected: Tensor, tolerance: float) -> Comparison:
+    if actual.shape != expected.shape or not bool(torch.isfinite(expected).all()):
+        raise _differs(
+            form, kind, f"shapes {list(actual.shape)} and {list(expected.shape)}, or logits that are not finite"
+        )
+    largest, scale = float((actual - expected).abs().max()), max(float(expected.abs().max()), 1e-30)
     if not largest <= tolerance * scale:
         raise _differs(form, kind, f"a difference of {largest:.3g} where the largest logit is {scale:.3g}")
-    return Comparison(form=form, images=kind, batch=len(wanted), largest=largest, relative=largest / scale)
+    return Comparison(form=form, images=kind, batch=len(expected), largest=largest, relative=largest / scale)
 
 
 def _differs(form: str, kind: str, value: str) -> BadInput:

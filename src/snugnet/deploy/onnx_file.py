@@ -62,35 +62,35 @@ def stamp(path: str | Path, **changes: Any) -> Path:
     """Change fields of the card in a file that was written here, e.g. `certificate_sha256=...`; the graph stays as it is."""
     file = Path(path)
     model = read_graph(file)
-    words = _checked(model, file)
-    if words.get("format") != FORMAT:
+    metadata = _checked(model, file)
+    if metadata.get("format") != FORMAT:
         raise BadInput("a file to stamp must have been exported here", value=str(file), remedy="Export it again.")
     own = set(Card().to_json()) | {"format", "sha256"}
-    about = {name: text for name, text in words.items() if name not in own}
-    return write_bytes(file, describe(model, replace(_card(words, str(file)), **changes), about))
+    about = {name: text for name, text in metadata.items() if name not in own}
+    return write_bytes(file, describe(model, replace(_card(metadata, str(file)), **changes), about))
 
 
 def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxNetwork:
     """The network in an ONNX file; one that was written here must be unchanged."""
     file = Path(path)
-    words = _checked(read_graph(file), file)
+    metadata = _checked(read_graph(file), file)
     session = open_session(str(file), str(file), threads=threads)
     batch, channels, resolution, classes = _sizes(session, file)
     return OnnxNetwork(
-        card=_card(words, str(file)) if words.get("format") == FORMAT else Card(),
+        card=_card(metadata, str(file)) if metadata.get("format") == FORMAT else Card(),
         channels=channels,
         resolution=resolution,
         classes=classes,
         batch=batch,
-        metadata=words,
+        metadata=metadata,
         session=session,
     )
 
 
 def card_in(model: onnx.ModelProto, file: Path) -> Card:
     """What the file tells of its network; an empty card if it was not written here."""
-    words = _checked(model, file)
-    return _card(words, str(file)) if words.get("format") == FORMAT else Card()
+    metadata = _checked(model, file)
+    return _card(metadata, str(file)) if metadata.get("format") == FORMAT else Card()
 
 
 def open_session(graph: bytes | str, where: str, *, threads: int = 1) -> Any:
@@ -110,33 +110,33 @@ def open_session(graph: bytes | str, where: str, *, threads: int = 1) -> Any:
 
 def _checked(model: onnx.ModelProto, file: Path) -> dict[str, str]:
     """The metadata; those written here must be unchanged, and so must be the graph they stand in."""
-    words = {str(entry.key): str(entry.value) for entry in model.metadata_props}
-    if words.get("format") == FORMAT and "sha256" in words and words["sha256"] != _hash(model):
+    metadata = {str(entry.key): str(entry.value) for entry in model.metadata_props}
+    if metadata.get("format") == FORMAT and "sha256" in metadata and metadata["sha256"] != _hash(model):
         raise DamagedFile(
             f"{file} must have the checksum it was written with",
             remedy="Export it again; or, if you changed the graph yourself, remove the metadata entry sha256.",
         )
-    return words
+    return metadata
 
 
-def _card(words: dict[str, str], where: str) -> Card:
-    value = {name: words.get(name, "") for name in _TEXTS}
+def _card(metadata: dict[str, str], where: str) -> Card:
+    value = {name: metadata.get(name, "") for name in _TEXTS}
     rest = set(Card().to_json()) - set(_TEXTS)
-    return card_from_json({**value, **{name: parse_json(words.get(name, ""), where) for name in rest}}, where)
+    return card_from_json({**value, **{name: parse_json(metadata.get(name, ""), where) for name in rest}}, where)
 
 
 def _sizes(session: Any, file: Path) -> tuple[int | None, int, int, int]:
     """Batch (None: any), channels, side and classes of a graph that classifies square images."""
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    given, made = inputs[0].shape, outputs[0].shape
-    images = len(given) == 4 and all(isinstance(size, int) for size in given[1:]) and given[2] == given[3]
-    if len(inputs) != 1 or not images or given[1] not in (1, 3) or len(made) != 2 or not isinstance(made[1], int):
+    shape, logits = inputs[0].shape, outputs[0].shape
+    images = len(shape) == 4 and all(isinstance(size, int) for size in shape[1:]) and shape[2] == shape[3]
+    if len(inputs) != 1 or not images or shape[1] not in (1, 3) or len(logits) != 2 or not isinstance(logits[1], int):
         raise BadInput(
             f"{file} must map images [N, 1 or 3, side, side] to logits [N, classes]",
-            value=f"{given} to {made}",
+            value=f"{shape} to {logits}",
             remedy="Export it for one input resolution.",
         )
-    return (given[0] if isinstance(given[0], int) else None), given[1], given[2], made[1]
+    return (shape[0] if isinstance(shape[0], int) else None), shape[1], shape[2], logits[1]
 
 
 def _forget_origin(model: onnx.ModelProto) -> None:

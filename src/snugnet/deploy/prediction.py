@@ -1,4 +1,4 @@
-"""What does a network see in an image? Files in, class probabilities out, whichever file the network is in.
+"""What a network sees in an image: files in, class probabilities out, whichever file the network is in.
 
 Images are prepared as the card says, so an exported network and a folder of pictures are enough. They are prepared as in
 training: the central square, bilinear; small pictures grow to a whole multiple of their size by repetition.
@@ -89,27 +89,27 @@ def open_predictor(path: str | Path, *, threads: int = 1) -> Predictor:
 
 def predict(predictor: Predictor, images: Sequence[str | Path], *, top: int | None = None) -> list[Prediction]:
     """The `top` classes of each image file (default: three, or all if there are fewer)."""
-    kept = min(3, predictor.classes) if top is None else top
-    if not 1 <= kept <= predictor.classes:
+    count = min(3, predictor.classes) if top is None else top
+    if not 1 <= count <= predictor.classes:
         raise BadInput(
             f"top must lie in 1..{predictor.classes}, the number of classes",
             value=top,
             remedy=f"Ask for 1 to {predictor.classes}.",
         )
-    found = []
+    predictions = []
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
         prepared = torch.stack([prepare(path, predictor) for path in part])
         with torch.inference_mode():
             shares = predictor.logits(prepared).float().softmax(1)
-        values, labels = shares.topk(kept, dim=1)
+        values, labels = shares.topk(count, dim=1)
         for path, row, names in zip(part, values.tolist(), labels.tolist(), strict=True):
             guesses = tuple(
                 Guess(label=label, name=predictor.card.name_of(label), probability=value)
                 for label, value in zip(names, row, strict=True)
             )
-            found.append(Prediction(image=str(path), guesses=guesses))
-    return found
+            predictions.append(Prediction(image=str(path), guesses=guesses))
+    return predictions
 
 
 def prepare(path: str | Path, predictor: Predictor) -> Tensor:
