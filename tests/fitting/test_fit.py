@@ -11,12 +11,16 @@ import yaml
 from safetensors.torch import load_file
 
 import snugnet as sn
+from fake_device import fake_cuda, fake_device, on_device
 from house import one_clear_line
 from snugnet.deploy.certificate import read_certificate
 from snugnet.errors import BadInput, Infeasible, SnugnetError
 from snugnet.fitting import find, pipeline
+from snugnet.fitting.finetuning import finetune_found
 from snugnet.fitting.fit_data import default_recipe
 from snugnet.fitting.measured import MeasuredLoop, factors_of
+from snugnet.fitting.runs import open_run
+from snugnet.progress import NullProgress
 from snugnet.store import RunLock
 from tiny_recipe import RECIPE, recipe_in
 
@@ -126,6 +130,37 @@ def test_a_certificate_belongs_to_its_batch(tmp_path, snug):
         code, _, err = snug(*words)
         assert code == 0, err
         assert read_certificate(run / "certificate.json")["batch"] == batch
+
+
+def test_a_device_that_opens_no_onnx_files_certifies_the_network_itself(tmp_path, snug):
+    text = RECIPE.replace("params: 70%, macs: 80%", "latency: 10s").replace("epochs: 1,", "epochs: 0,")
+    text = text.replace("front: 3", "front: 0") + "measure: {device: torch-cpu, seconds: 0.02, check: 0}\n"
+    run = tmp_path / "run"
+    code, _, err = snug("run", str(recipe_in(tmp_path, text)), "--out", str(run), "--threads", "1")
+    assert code == 0, err
+    certificate = read_certificate(run / "certificate.json")
+    assert certificate["budgets"]["latency"]["device"]["device"] == "torch-cpu"
+    assert certificate["network"]["name"].endswith("network.safetensors")
+    assert (run / "network.onnx").is_file() and (run / "report.html").is_file()
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_fine_tuning_keeps_network_and_images_on_one_device(fitted, tmp_path, monkeypatch, scratch):
+    """Training moves the network to the device; accuracies before and after are taken where it is."""
+    _, result = fitted
+    fake_cuda(monkeypatch)
+    with fake_device():
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "is_available", lambda: True)
+            opened = open_run(result.folder)
+        assert on_device(next(opened.supernet.parameters()))  # a search goes where training went
+        section = opened.recipe.finetune.model_copy(update={"scratch": scratch})
+        tuned = finetune_found(
+            opened.supernet, opened.data, result.architecture, section, tmp_path,
+            seed=0, channels_last=False, threads=None, progress=NullProgress(),
+        )  # fmt: skip
+    assert 0 < tuned.test < 1 and (tmp_path / "network.safetensors").is_file()
+    assert not on_device(next(open_run(result.folder, "cpu").supernet.parameters()))
 
 
 def test_two_runs_in_one_folder_do_not_mix(fitted, tmp_path, snug):

@@ -42,6 +42,7 @@ def test_changes_reach_their_place():
         ("train.phases[0].method=multipat", UnknownName, "Did you mean 'multipath'"),
         ("train.phases[4].epochs=3", BadInput, "2 entries, counted from 0, got 4"),
         ("train.batch=many", BadInput, "train.batch: input should be a valid integer"),
+        ("measure.check=2", BadInput, "measure.check: .*at least 3 networks"),
         ("train.phases=[]", BadInput, "train.phases: list should have at least 1 item"),
         ("data.name.x=1", BadInput, "inside a section"),
         ("data={}", BadInput, "data.name is required"),

@@ -22,7 +22,7 @@ from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
 from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.data.dataset import Data
-from snugnet.deploy.certificate import certify, read_certificate
+from snugnet.deploy.certificate import OpensOnnx, certify, read_certificate
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
 from snugnet.deploy.onnx_file import stamp
@@ -371,14 +371,18 @@ class Pipeline:
         self.steps.step("export and certify", inputs, files, self._certified_file)
 
     def _certified_file(self) -> str:
-        """The file is certified, then the certificate's hash goes into its metadata: the weights stay what they are."""
+        """Certify what will run: the ONNX file, which then carries the certificate's hash in its metadata (the weights stay
+        what they are); on a device that opens no such files (PyTorch), the network itself."""
         network = load(self.folder / "network.safetensors")
         images = next(self._data_at_its_resolution.batches("test", 8))[0]
         path, proof = self.folder / "network.onnx", self.folder / "certificate.json"
         card = card_of(self.data, self.supernet, self.result.architecture, self.promised.to_json())
         export(network, path, card=card, images=images, program=self.folder / "network.pt2")
-        certificate = self._certify(path, proof, plan=network.plan)
-        stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
+        if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
+            certificate = self._certify(path, proof, plan=network.plan)
+            stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
+        else:
+            certificate = self._certify(self.folder / "network.safetensors", proof)
         return "; ".join(
             f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}"
             for line in certificate.lines

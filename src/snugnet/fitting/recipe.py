@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from snugnet.data.dataset import Data, load
 from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
@@ -129,6 +129,13 @@ class MeasureSection(Section):
     batch: int = 1
     seconds: float = 240.0
     check: int = 12  # networks to check the table on; 0: none
+
+    @field_validator("check")
+    @classmethod
+    def _enough(cls, networks: int) -> int:
+        if networks and networks < 3:
+            raise ValueError("a check must have at least 3 networks, or none (0)")
+        return networks
 
 
 class SearchSection(Section):
