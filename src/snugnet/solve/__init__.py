@@ -1,7 +1,8 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
 Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `block_frank_wolfe`,
-`joint_frank_wolfe` and `projection`; `infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
+`joint_frank_wolfe` and `projection`; `infeasible` explains limits; `adaptive` spends evaluations,
+with the `posterior` of effects.
 """
 
 from snugnet.solve.adaptive import AdaptiveSearch, AdaptiveStep, Evaluation, adaptive_maximise, adaptive_steps
