@@ -7,6 +7,7 @@ import torch
 
 from snugnet.errors import BadInput
 from snugnet.evaluate import ranking
+from snugnet.store import Journal
 from standin import SPACE
 
 
@@ -51,14 +52,19 @@ def test_random_architectures_differ_and_longer_lists_continue_shorter_ones():
         ranking.random_architectures(SPACE, SPACE.count + 1, 0)
 
 
-def test_stand_alone_trains_only_what_is_not_known():
+def test_stand_alone_trains_only_what_its_journal_does_not_know(tmp_path):
     chosen = ranking.random_architectures(SPACE, 3, 0)
-    known, trained, kept = {str(chosen[1]): [True, False]}, [], []
+    trained = []
+
+    def journal():
+        return Journal(tmp_path / "stand_alone.jsonl", "this work", ("architecture", "right"))
 
     def train_one(architecture):
         trained.append(architecture)
         return torch.tensor([True, True])
 
-    found = ranking.stand_alone(chosen, train_one, known, lambda: kept.append(len(known)))
-    assert trained == [chosen[0], chosen[2]] and kept == [2, 3]
-    assert found.tolist() == [[True, True], [True, False], [True, True]]
+    journal().append({"architecture": str(chosen[1]), "right": [True, False]})
+    right = ranking.stand_alone(chosen, train_one, journal())
+    assert trained == [chosen[0], chosen[2]]
+    assert right.tolist() == [[True, True], [True, False], [True, True]]
+    assert ranking.stand_alone(chosen, train_one, journal()).tolist() == right.tolist() and len(trained) == 2

@@ -223,7 +223,7 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
             "option steps of bcsfw",
         ),
         (["search", "RUN", "--budget", "params=60%", "--table", "missing.json"], "missing.json"),
-        (["search", "RUN", "--budget", "params=60%", "--worths"], "only the instant method learns worths"),
+        (["search", "RUN", "--budget", "params=60%", "--worths"], "only the instant method learns what choices add"),
         (["search", "RUN", "--budget", "params=60%", "--seed", "-1"], "greater than or equal to 0"),
         (["search", "RUN", "--budget", "params=60%", "--out", "/proc/x.json"], "could not be written"),
         (["front", "RUN", "--resource", "latncy"], "Did you mean 'latency'"),

@@ -29,7 +29,7 @@ VERBS = {
     "train": "snugnet.cli.train",
     "rank": "snugnet.cli.rank",
     "search": "snugnet.cli.search",
-    "front": "snugnet.cli.front",
+    "front": "snugnet.cli.search",
     "finetune": "snugnet.cli.finetune",
     "certify": "snugnet.cli.certify",
     "export": "snugnet.cli.export",

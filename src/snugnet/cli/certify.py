@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugnet.budgets.budget import Budget
-from snugnet.cli.options import Batch, Precision, Seconds, Threads
+from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds, read_limits
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import load_table
-from snugnet.errors import BadInput, BudgetExceeded
+from snugnet.errors import BudgetExceeded
 from snugnet.progress import RichProgress
 from snugnet.units import show
 
@@ -41,7 +40,7 @@ def certify(
     network: NetworkWord,
     budget: Limits,
     device: AnyDevice = None,
-    threads: Threads = 1,
+    threads: DeviceThreads = 1,
     precision: Precision = "float32",
     batch: Batch = 1,
     table: Table = None,
@@ -75,19 +74,6 @@ def certify(
     else:
         _print(outcome)
     say(f"wrote {out}")
-
-
-def read_limits(texts: list[str]) -> Budget:
-    """`["latency=40ms", "params=6M"]` as a budget."""
-    limits: dict[str, str] = {}
-    for text in texts:
-        name, equals, limit = text.partition("=")
-        if not equals or not name or not limit:
-            raise BadInput("a budget must be written NAME=LIMIT", value=text, remedy="Write it like latency=40ms.")
-        if name in limits:
-            raise BadInput("a budget must limit a resource once", value=name, remedy="Drop one of the two.")
-        limits[name.strip()] = limit
-    return Budget(limits)
 
 
 def _print(outcome: Certificate) -> None:

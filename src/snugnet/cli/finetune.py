@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from snugnet.budgets.budget import Budget
+from snugnet.cli.options import RunFolder, Threads, locks_run, open_for_search, read_options
 from snugnet.cli.printing import Json, print_json, say
-from snugnet.cli.run_options import RunFolder, Threads, locks_run, open_for_search
-from snugnet.cli.search import read_options
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress
 from snugnet.space.architecture import from_json

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.certify import read_limits
+from snugnet.cli.options import read_limits
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.progress import RichProgress
 

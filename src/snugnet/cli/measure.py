@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import Batch, DeviceName, Precision, Seconds, Threads
+from snugnet.cli.options import Batch, DeviceName, DeviceThreads, Precision, Seconds
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError, TableMismatch
@@ -40,7 +40,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the networks and
 def measure(
     space: SpaceName = "hardcore",
     device: DeviceName = "torch-cpu",
-    threads: Threads = 1,
+    threads: DeviceThreads = 1,
     precision: Precision = "float32",
     batch: Batch = 1,
     resolution: Resolution = None,

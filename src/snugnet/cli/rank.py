@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snugnet.cli.options import RunFolder, Threads, locks_run, open_for_search
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput
 from snugnet.progress import Progress, RichProgress
-from snugnet.store import read_json, read_text, write_json
+from snugnet.store import Journal, fingerprint, read_text, write_json
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snugnet.fitting.runs import Run
+    from snugnet.space.architecture import Architecture
+    from snugnet.space.space import SearchSpace
+
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random sub-networks.")]
 Given = Annotated[
@@ -23,9 +30,9 @@ Alone = Annotated[
     int, typer.Option("--stand-alone", min=0, metavar="EPOCHS", help="Compare with networks trained from scratch.")
 ]
 Split = Annotated[str, typer.Option("--split", help="val or test.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
 
 
+@locks_run
 def rank(
     run: RunFolder,
     count: Count = 30,
@@ -38,50 +45,47 @@ def rank(
     json: Json = False,
 ) -> None:
     """Evaluate sub-networks of a run (recalibrated), and correlate them with another run or with stand-alone training."""
-    import torch
-
-    from snugnet.evaluate import ranking
-    from snugnet.fitting.runs import open_run
+    from snugnet.evaluate import ranking  # brings torch in: not for `snugnet --help`
 
     if split not in ("val", "test"):
         raise BadInput("--split must be val or test", value=split, remedy="Training images say nothing here.")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    shown: Progress = RichProgress()
-    opened = open_run(run)
+    progress: Progress = RichProgress()
+    opened = open_for_search(run, threads)
     space = opened.supernet.space
     if architectures is not None:
-        chosen = _read(architectures, space)
+        networks = _read(architectures, space)
     else:
-        chosen = ranking.random_architectures(space, count, seed)
-    right = _inherited(opened, chosen, split, shown)
+        networks = ranking.random_architectures(space, count, seed)
+    right = _inherited(opened, networks, split, progress)
     facts: dict[str, Any] = {"run": str(run), "split": split, "images": right.shape[1]}
     facts["networks"] = [
-        {"architecture": str(a), "accuracy": round(float(r.double().mean()), 6)} for a, r in zip(chosen, right)
+        {"architecture": str(a), "accuracy": round(float(r.double().mean()), 6)} for a, r in zip(networks, right)
     ]
     facts["spread"] = ranking.spread(right).to_json()
     if against is not None:
-        other = open_run(against)
+        other = open_for_search(against, threads)
         if other.supernet.space != space or other.data.identity() != opened.data.identity():
             raise BadInput(
-                "both runs must have one space and one data set", value=str(against), remedy="Take a fitting run."
+                "both runs must have one space and one data set",
+                value=str(against),
+                remedy="Name a run of the same space and data.",
             )
-        facts["against"] = {"run": str(against), **_compare(right, _inherited(other, chosen, split, shown))}
+        facts["against"] = {"run": str(against), **_compare(right, _inherited(other, networks, split, progress))}
     if stand_alone:
-        alone = _stand_alone(opened, chosen, split, stand_alone, shown)
+        alone = _stand_alone(opened, networks, split, stand_alone, progress)
         facts["stand_alone"] = {"epochs": stand_alone, **_compare(right, alone)}
     write_json(run / "rank.json", facts)
     _tell(facts, run, json)
 
 
-def _inherited(opened: Any, chosen: list[Any], split: str, shown: Progress) -> Any:
+def _inherited(opened: Run, networks: list[Architecture], split: str, progress: Progress) -> Tensor:
     from snugnet.evaluate.ranking import inherited
 
     seed = opened.recipe.seed
-    return inherited(opened.supernet, opened.data, chosen, split=split, seed=seed, progress=shown)
+    return inherited(opened.supernet, opened.data, networks, split=split, seed=seed, progress=progress)
 
 
-def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown: Progress) -> Any:
+def _stand_alone(opened: Run, networks: list[Architecture], split: str, epochs: int, progress: Progress) -> Tensor:
     """Train each network from scratch with the settings of the run's last phase; results are kept as they come."""
     from snugnet.evaluate.ranking import stand_alone
     from snugnet.evaluate.scoring import ImageCache, answers
@@ -89,26 +93,20 @@ def _stand_alone(opened: Any, chosen: list[Any], split: str, epochs: int, shown:
 
     part, seed = opened.recipe.train, opened.recipe.seed
     phases = part.methods()
-    path = opened.folder / "stand_alone.json"
     recipe = {"split": split, "batch": part.batch, "seed": seed, **scratch_like(phases[-1], epochs).describe()}
-    saved = read_json(path) if path.exists() else {}
-    known = saved.get("right", {}) if saved.get("recipe") == recipe else {}
+    journal = Journal(opened.folder / "stand_alone.jsonl", fingerprint(recipe), ("architecture", "right"))
     images = ImageCache(opened.data)
-    options = {"batch": part.batch, "channels_last": part.channels_last}
+    options: dict[str, Any] = {"batch": part.batch, "channels_last": part.channels_last}
 
-    def train_one(architecture: Any) -> Any:
+    def train_one(architecture: Architecture) -> Tensor:
         space = opened.supernet.space
         net = train_standalone(architecture, space, opened.data, phases, epochs=epochs, seed=seed, **options)
         return answers(net, images, split).right
 
-    return stand_alone(chosen, train_one, known, lambda: _keep(path, recipe, known), shown)
+    return stand_alone(networks, train_one, journal, progress)
 
 
-def _keep(path: Path, recipe: dict[str, Any], known: dict[str, list[bool]]) -> None:
-    write_json(path, {"recipe": recipe, "right": known})
-
-
-def _compare(right: Any, other: Any) -> dict[str, Any]:
+def _compare(right: Tensor, other: Tensor) -> dict[str, Any]:
     from snugnet.evaluate.ranking import agreement, spread
 
     ones, others = right.double().mean(1).tolist(), other.double().mean(1).tolist()
@@ -119,14 +117,14 @@ def _compare(right: Any, other: Any) -> dict[str, Any]:
     }
 
 
-def _read(path: Path, space: Any) -> list[Any]:
+def _read(path: Path, space: SearchSpace) -> list[Architecture]:
     from snugnet.space.architecture import parse
 
     lines = [line.strip() for line in read_text(path).splitlines()]
-    chosen = [parse(line, space) for line in lines if line and not line.startswith("#")]
-    if not chosen:
+    networks = [parse(line, space) for line in lines if line and not line.startswith("#")]
+    if not networks:
         raise BadInput(f"{path} must hold an architecture a line", remedy="`snugnet rank RUN --json` prints some.")
-    return chosen
+    return networks
 
 
 def _tell(facts: dict[str, Any], run: Path, json: bool) -> None:
@@ -140,10 +138,10 @@ def _tell(facts: dict[str, Any], run: Path, json: bool) -> None:
     _say_spread("inherited weights", facts["spread"])
     for key in ("against", "stand_alone"):
         if key in facts:
-            found = facts[key]
-            name = f"run {found['run']}" if key == "against" else f"stand-alone, {found['epochs']} epochs"
-            _say_spread(name, found["spread"])
-            print(f"{name}: tau {found['tau']:.3f} (p {found['tau_p']:.2g}), rho {found['rho']:.3f}")
+            other = facts[key]
+            name = f"run {other['run']}" if key == "against" else f"stand-alone, {other['epochs']} epochs"
+            _say_spread(name, other["spread"])
+            print(f"{name}: tau {other['tau']:.3f} (p {other['tau_p']:.2g}), rho {other['rho']:.3f}")
     say(f"wrote {run / 'rank.json'}")
 
 

@@ -24,8 +24,8 @@ def _space(run: Path) -> SearchSpace | None:
     from snugnet.fitting.recipe import read
 
     try:
-        known = read(read_text(recipe), origin=str(recipe))
-        return known.build_space(known.load_data())
+        plan = read(read_text(recipe), origin=str(recipe))
+        return plan.build_space(plan.load_data())
     except SnugnetError as error:
         say(f"the space is not known: {error}")
         return None
@@ -36,21 +36,21 @@ def report(run: Folder, out: Out = None, json: Json = False) -> None:
     from snugnet.reporting.page import make_report
 
     target = run / "report.html" if out is None else out
-    made = make_report(run, space=_space(run))
+    page = make_report(run, space=_space(run))
     check_writable(target)
-    path = write_text(target, made.html)
+    path = write_text(target, page.html)
     if json:
         print_json(
             {
                 "report": str(path),
                 "bytes": path.stat().st_size,
-                "missing": made.missing,
-                "damaged": made.damaged,
-                "stale": made.stale,
+                "missing": page.missing,
+                "damaged": page.damaged,
+                "stale": page.stale,
             }
         )
         return
-    for name, reason in {**made.missing, **made.damaged, **made.stale}.items():
+    for name, reason in {**page.missing, **page.damaged, **page.stale}.items():
         say(f"not shown: {name}. {reason}")
     print(path)
     say(f"read {run}, wrote {path}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from snugnet.cli.options import Batch, Precision, Seconds, Threads
+from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, BadInput, UnknownName
@@ -211,7 +211,7 @@ def _labels(stage: Stage) -> str:
 
 def zoo(
     device: OnDevice = None,
-    threads: Threads = 1,
+    threads: DeviceThreads = 1,
     precision: Precision = "float32",
     batch: Batch = 1,
     plot: Plot = None,

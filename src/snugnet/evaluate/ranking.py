@@ -26,6 +26,7 @@ from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import sample
 from snugnet.space.space import SearchSpace
+from snugnet.store import Journal
 
 
 @final
@@ -130,18 +131,18 @@ def agreement(ones: Sequence[float], others: Sequence[float]) -> Agreement:
 def stand_alone(
     architectures: Sequence[Architecture],
     train_one: Callable[[Architecture], Tensor],
-    known: dict[str, list[bool]],
-    keep: Callable[[], None],
+    journal: Journal,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Right answers of networks trained on their own. `known` (by architecture) is filled and `keep` called after each,
-    so that a killed ranking goes on with the next network."""
+    """Right answers of networks trained on their own. Rows of the journal (`architecture`, `right`) are taken as they are,
+    and each new network adds one, so that a killed ranking goes on with the next network."""
     display = progress or NullProgress()
     display.start("training stand-alone networks", len(architectures))
+    right = {row["architecture"]: row["right"] for row in journal.rows}
     for number, architecture in enumerate(architectures):
-        if str(architecture) not in known:
-            known[str(architecture)] = train_one(architecture).tolist()
-            keep()
+        if str(architecture) not in right:
+            right[str(architecture)] = train_one(architecture).tolist()
+            journal.append({"architecture": str(architecture), "right": right[str(architecture)]})
         display.update(number + 1)
     display.stop()
-    return torch.tensor([known[str(architecture)] for architecture in architectures])
+    return torch.tensor([right[str(architecture)] for architecture in architectures])
