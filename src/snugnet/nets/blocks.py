@@ -30,7 +30,7 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's padding, which depends on the size of what it sees."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in torch's own list
             traced: Tensor = _TracedSameConv.apply(input, self.weight, self.stride[0], self.groups)
             return traced
         x, padding = padded(input, self.kernel_size[0], self.stride[0], "same")
