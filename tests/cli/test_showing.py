@@ -114,3 +114,15 @@ def test_the_installed_command():
 def test_importing_the_package_is_light():
     code = "import sys, snugnet.space, snugnet.costs.table; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("target", ["hardcore", "HardCoRe-A"])
+def test_a_space_is_asked_for_architectures_only(snug, target):
+    code, _, err = snug("show", target, "--space", "tfnas")
+    assert (code, one_clear_line(err)) == (2, True) and "--space belongs to an architecture" in err
+
+
+def test_an_unknown_device_leaves_no_run_folder(snug, tmp_path):
+    code, _, err = snug("train", "digits", "--out", str(tmp_path / "run"), "--device", "tpu")
+    assert (code, one_clear_line(err)) == (2, True) and "got tpu" in err
+    assert not (tmp_path / "run").exists()

@@ -23,9 +23,9 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     # The base of all complaints about the command line itself; typer keeps it to itself.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     command = typer.main.get_command(register())
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        result = command.main(args=words, standalone_mode=False)
+        result = command.main(args=argv, standalone_mode=False)
         if result == _INTERRUPTED:  # typer's own answer to Ctrl-C, without a word
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
@@ -55,6 +55,7 @@ def _usage(error: BaseException) -> str:
         if wrong is None and message.startswith("No such command"):
             wrong, known = message.split("'")[1], list(getattr(context.command, "commands", {}))
         near = difflib.get_close_matches(wrong or "", known, n=1, cutoff=0.4)
-        message += f" Did you mean {near[0]}?" if near else ""
+        message += f"{'' if message.endswith('.') else '.'} Did you mean {near[0]}?" if near else ""
+    message += "" if message.endswith((".", "?", ")")) else "."
     path = context.command_path if context is not None else "snugnet"
     return f"{message} See `{path} --help`."

@@ -44,10 +44,11 @@ def fit(
     """The most accurate network within the budgets, from a trained one. Killed at any moment, the same command goes on."""
     from snugnet import fitting
 
+    limits = read_limits(budget)
     say(f"starting from {start}; this takes about {time}" if start != "none" else "training from nothing")
     result = fitting.fit(
         data,
-        read_limits(budget),
+        limits,
         out=out,
         device=device,
         start=start,

@@ -67,6 +67,8 @@ def spaces(json: Json = False) -> None:
 
 def show(target: Target, space: InSpace = None, json: Json = False) -> None:
     """Show a space, a published network or an architecture: stages, counts, MACs and parameters."""
+    if space is not None and not ("|" in target or target.lower().endswith(".json")):
+        raise BadInput("--space belongs to an architecture", value=target, remedy="Leave --space out.")
     if "|" in target:
         _show_architecture(read_text_form(target), space, json)
     elif target.lower().endswith(".json"):

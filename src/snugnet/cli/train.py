@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from snugnet.cli.printing import Json, print_json, say
+from snugnet.errors import UnknownName
 from snugnet.progress import RichProgress
 from snugnet.store import RunLock
 
@@ -39,6 +40,8 @@ def train(
     from snugnet.fitting import runs
     from snugnet.fitting.pipeline import train_recipe
 
+    if device not in (None, "auto", "cpu", "cuda"):
+        raise UnknownName("device", device, ["auto", "cpu", "cuda"])
     plan = fitting.find(recipe, changes or [])
     data = plan.load_data()
     supernet = runs.first_supernet(plan, data)
