@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""From a published network to a budget: ours against what a user would do instead, with equal image-steps of training.
+
+CIFAR-10 with few images (5,000 for training; we hold a fifth out to search by), EfficientNet-Lite0's ImageNet weights,
+latency budgets as shares of the original's measured latency at `--resolution`. Contestants, each trained on the same number
+of images in all (teachers and super-networks included in ours; a frozen teacher only answers):
+
+- `snugnet`: the space around the network, trained, searched within the budget, the found network trained with its teacher;
+- `resolution`: the original at the largest resolution that fits as measured;
+- `pruned`: the original at its resolution, pruned by Torch-Pruning (L1, uniform ratio, bisected until it fits as measured);
+- `nothing`: a super-network of the low-resolution HardCoRe space from random weights, with our own phases.
+
+Test images are looked at once, at the end of each contestant. Finished parts are kept in `--work` and not done again.
+    pip install torch-pruning   # for `pruned`
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import snugnet as sn
+from snugnet.data.dataset import InMemory
+from snugnet.devices.timing import TimingSettings, time_subjects
+from snugnet.evaluate.scoring import ImageCache, accuracy, subnetwork
+from snugnet.fitting.finetuning import AtResolution
+from snugnet.fitting.measured import MeasuredLoop
+from snugnet.fitting.runs import fresh_supernet
+from snugnet.nets import Network, build
+from snugnet.nets.trained.starts import load_start
+from snugnet.space.sampling import largest
+from snugnet.training.checkpoint import load_weights
+
+SHARES = {"classifier": 0.04, "largest": 0.36, "multipath": 0.25, "finetune": 0.35}
+CALM = {"mixup": 0, "auto_augment": None}
+BATCH = 50
+
+
+class Bench:
+    """One seed: the images, the measured reference, and how a network is trained and measured."""
+
+    def __init__(self, asked: argparse.Namespace, seed: int) -> None:
+        self.asked, self.seed = asked, seed
+        self.start = load_start("efficientnet-lite0")
+        self.device = sn.devices.OnnxRuntime(threads=1)
+        self.work = asked.work / f"seed-{seed}"
+        self._images: dict[int, InMemory] = {}
+
+    def data(self, resolution: int) -> InMemory:
+        """`--images` training images, drawn by the seed, and all test images."""
+        if resolution not in self._images:
+            whole = sn.load_data("cifar10", resolution=resolution)
+            assert isinstance(whole, InMemory)
+            positions = torch.cat([whole.index["train"], whole.index["val"]]).sort().values
+            order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(self.seed))
+            chosen, held = positions[order[: self.asked.images]], self.asked.images // 5
+            index = {
+                "val": chosen[:held].sort().values,
+                "train": chosen[held:].sort().values,
+                "test": whole.index["test"],
+            }
+            about = replace(whole.about, **self.start.normalisation)
+            self._images[resolution] = replace(whole, about=about, index=index)
+        return self._images[resolution]
+
+    def ms(self, network: torch.nn.Module, resolution: int) -> float:
+        """Upper end of the 95 % interval: what must fit."""
+        images = torch.zeros(1, 3, resolution, resolution)
+        runnable = {"network": self.device.prepare(copy.deepcopy(network).eval(), images)}
+        rules = TimingSettings(seconds=8.0, tolerance=0.01, least_passes=40)
+        return min(
+            next(iter(time_subjects(runnable, self.device.time, rules).estimates.values())).high for _ in range(3)
+        )
+
+    def original(self, resolution: int) -> Network:
+        """The start with ten classes, for images of this size."""
+        supernet = sn.elastic(
+            self.start, resolutions=(resolution,), classes=10, expands=(1,), kernels=False, depth=False
+        )
+        return sn.extract(supernet, largest(supernet.space))
+
+    def finetuned(
+        self, network: torch.nn.Module, resolution: int, images: int, *, teacher: Any = None, lr: float = 0.02
+    ) -> float:
+        """Accuracy on the test images after training on all `--images` for `images` image-steps."""
+        data = self.data(resolution)
+        epochs = max(1, round(images / data.size("train+val")))
+        distill = {"distill": 0.5, "temperature": 2.0} if teacher is not None else {"distill": 0.0}
+        method = sn.methods.finetune(
+            epochs=epochs, lr=lr, split="train+val", crop_padding=resolution // 8, **distill, **CALM
+        )
+        sn.train(
+            network, data, method, batch=BATCH, seed=self.seed, channels_last=True, teacher=teacher, evaluator=None,
+            threads=self.asked.threads,
+        )  # fmt: skip
+        return accuracy(network, data, "test")
+
+
+def resolution_only(bench: Bench, limit: float) -> dict[str, Any]:
+    for side in range(bench.asked.resolution, 15, -8):
+        network = bench.original(side)
+        if (ms := bench.ms(network, side)) <= limit:
+            reached = bench.finetuned(network, side, bench.asked.steps)
+            return {"accuracy": reached, "ms": ms, "resolution": side}
+    return {"accuracy": None, "reason": "no resolution fits"}
+
+
+def pruned(bench: Bench, limit: float) -> dict[str, Any]:
+    import torch_pruning as tp
+
+    side = bench.asked.resolution
+
+    def cut(ratio: float) -> torch.nn.Module:
+        network = bench.original(side).eval()
+        tp.pruner.BasePruner(
+            network,
+            torch.zeros(1, 3, side, side),
+            importance=tp.importance.GroupMagnitudeImportance(p=1),
+            pruning_ratio=ratio,
+            ignored_layers=[network.head.classifier],
+            round_to=8,
+        ).step()
+        return network
+
+    low, high, best = 0.0, 0.9, None
+    for _ in range(6):
+        ratio = (low + high) / 2
+        ms = bench.ms(cut(ratio), side)
+        low, high = (low, ratio) if ms <= limit else (ratio, high)
+        best = (ratio, ms) if ms <= limit else best
+    if best is None:
+        return {"accuracy": None, "reason": "no ratio fits"}
+    reached = bench.finetuned(cut(best[0]), side, bench.asked.steps)
+    return {"accuracy": reached, "ms": best[1], "ratio": best[0]}
+
+
+def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
+    """Ours: from the trained network (`snugnet`) or from nothing."""
+    home = bench.work / kind
+    data = bench.data(max(_resolutions(bench.asked)) if kind == "snugnet" else bench.asked.resolution)
+    supernet = _supernet(bench, kind, data, home)
+    table = _table(bench, supernet, kind)
+    images = ImageCache(data)
+
+    def find(factors: Any) -> Any:
+        return sn.search(
+            supernet, data, table, {"latency": f"{limit:.6g}ms"}, seed=bench.seed, out=home / "search",
+            tighten=dict(factors),
+        )  # fmt: skip
+
+    def measured(result: Any) -> dict[str, float]:
+        network = build(result.architecture, supernet.space)
+        return {"latency": bench.ms(network, result.architecture.resolution) / limit}
+
+    loop = MeasuredLoop(find, measured, say=lambda line: print(f"{kind}: {line}", file=sys.stderr))
+    best = loop.run(4)
+    if best is None:
+        return {"accuracy": None, "reason": "nothing fits as measured"}
+    architecture = best.result.architecture
+    teacher = None
+    if kind == "snugnet":
+        before = copy.deepcopy(supernet)
+        before.load_state_dict(load_weights(home / "teacher.safetensors"))
+        teacher = AtResolution(subnetwork(before, largest(supernet.space), images))
+    network = subnetwork(supernet, architecture, images)
+    side = architecture.resolution
+    inherited = accuracy(network, bench.data(side), "val")
+    reached = bench.finetuned(
+        network, side, round(SHARES["finetune"] * bench.asked.steps), teacher=teacher,
+        lr=0.02 if kind == "snugnet" else 0.05,
+    )  # fmt: skip
+    return {
+        "accuracy": reached,
+        "ms": best.shares["latency"] * limit,
+        "architecture": str(architecture),
+        "inherited_val": inherited,
+        "evaluated": best.result.evaluated,
+        "teacher_val": None if teacher is None else accuracy(teacher, images),
+    }
+
+
+def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
+    per_epoch = data.size("train")
+    epochs = {name: max(1, round(share * bench.asked.steps / per_epoch)) for name, share in SHARES.items()}
+    crop = {"crop_padding": data.about.resolution // 8, **CALM}
+    if kind == "snugnet":
+        with torch.random.fork_rng():
+            torch.manual_seed(bench.seed)
+            supernet = sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10)
+        phases = [
+            sn.methods.classifier(epochs=epochs["classifier"], lr=0.1, **crop),
+            sn.methods.largest(epochs=epochs["largest"], lr=0.02, **crop),
+            sn.methods.multipath(
+                epochs=epochs["multipath"],
+                lr=0.02,
+                sort_channels=True,
+                curriculum_epochs=epochs["multipath"] / 4,
+                **crop,
+            ),
+        ]
+    else:
+        space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=bench.asked.resolution)
+        supernet = fresh_supernet(space, bench.seed)
+        first = epochs["classifier"] + epochs["largest"]
+        phases = [
+            sn.methods.largest(epochs=first, lr=0.1, se_bias_init=True, **crop),
+            sn.methods.multipath(epochs=epochs["multipath"], lr=0.1, inherit_kernels=True, **crop),
+        ]
+    sn.train(
+        supernet, data, phases, batch=BATCH, seed=bench.seed, out=home, channels_last=True, evaluator=None,
+        threads=bench.asked.threads,
+    )  # fmt: skip
+    return supernet.eval()
+
+
+def _table(bench: Bench, supernet: Any, kind: str) -> Any:
+    path = bench.asked.work / f"table-{kind}.json"
+    if path.exists():
+        return sn.load_table(path)
+    settings = TimingSettings(seconds=bench.asked.measure_seconds)
+    return sn.measure(supernet.space, bench.device, settings=settings, out=path)
+
+
+def _resolutions(asked: argparse.Namespace) -> tuple[int, ...]:
+    side = asked.resolution
+    return (side - 16, side, side + 16)
+
+
+CONTESTANTS: dict[str, Callable[[Bench, float], dict[str, Any]]] = {
+    "resolution": resolution_only,
+    "pruned": pruned,
+    "snugnet": lambda bench, limit: searched(bench, limit, "snugnet"),
+    "nothing": lambda bench, limit: searched(bench, limit, "nothing"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("runs/trained-benchmark"))
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=30_000, help="image-steps of training per contestant and budget")
+    parser.add_argument("--resolution", type=int, default=64)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[0.7, 0.5, 0.35])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--measure-seconds", type=float, default=120.0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    asked.work.mkdir(parents=True, exist_ok=True)
+    reference = asked.work / "reference.json"
+    if not reference.exists():
+        bench = Bench(asked, 0)
+        reference.write_text(json.dumps({"ms": bench.ms(bench.original(asked.resolution), asked.resolution)}))
+    whole = json.loads(reference.read_text())["ms"]
+    rows = []
+    for seed in asked.seeds:
+        bench = Bench(asked, seed)
+        for share in asked.budgets:
+            for name in asked.only:
+                path = bench.work / f"{name}-{share:g}.json"
+                if not path.exists():
+                    began = time.monotonic()
+                    row = {"contestant": name, "seed": seed, "share": share, "limit_ms": share * whole}
+                    row |= CONTESTANTS[name](bench, share * whole)
+                    row["seconds"] = round(time.monotonic() - began, 1)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(json.dumps(row))
+                    print(json.dumps(row), file=sys.stderr, flush=True)
+                rows.append(json.loads(path.read_text()))
+    print(json.dumps(_summary(asked, whole, rows), indent=1) if asked.json else _text(rows))
+
+
+def _summary(asked: argparse.Namespace, whole: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Differences to ours are paired by seed and budget; their error is that of the seeds, and of the test images."""
+    ours = {(row["seed"], row["share"]): row["accuracy"] for row in rows if row["contestant"] == "snugnet"}
+    ahead = {}
+    for name in asked.only:
+        for share in asked.budgets:
+            pairs = [
+                ours[row["seed"], share] - row["accuracy"]
+                for row in rows
+                if row["contestant"] == name != "snugnet"
+                and row["share"] == share
+                and row["accuracy"] is not None
+                and ours.get((row["seed"], share)) is not None
+            ]
+            if pairs:
+                mean = sum(pairs) / len(pairs)
+                between = (sum((p - mean) ** 2 for p in pairs) / max(1, len(pairs) - 1) / len(pairs)) ** 0.5
+                images = (2 * 0.25 * 0.75 / 10_000) ** 0.5 / len(pairs) ** 0.5  # two accuracies near 75 %, unpaired
+                ahead[f"{name}@{share:g}"] = {"ahead": mean, "error": max(between, images), "seeds": len(pairs)}
+    return {
+        "reference_ms": whole,
+        "images": asked.images,
+        "image_steps": asked.steps,
+        "resolution": asked.resolution,
+        "machine": dict(zip(("torch_threads",), (asked.threads,))),
+        "ahead": ahead,
+        "rows": rows,
+    }
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{r['contestant']:11} seed {r['seed']} {r['share']:.0%}: {r['accuracy']} {r.get('ms')}" for r in rows
+    )
+
+
+if __name__ == "__main__":
+    main()
