@@ -10,6 +10,7 @@ from snugnet.data.dataset import load, native_sides
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.evaluate.scoring import accuracy
 from snugnet.fitting import fit, read
+from snugnet.fitting.fit_data import _kept_start
 from snugnet.fitting.runs import first_supernet, open_run
 from snugnet.fitting.starting import _Sizes, seconds_of, start_recipe
 from snugnet.nets.elasticise import elastic
@@ -85,6 +86,14 @@ def test_the_whole_way(pets, tmp_path):
     final = load_file(tmp_path / "run" / "supernet.safetensors")
     assert teacher.keys() == final.keys()
     assert any(not torch.equal(teacher[name], final[name]) for name in teacher)
+
+
+def test_a_module_becomes_a_file_of_the_run(tmp_path):
+    network = load_start("efficientnet-lite0").network()
+    path = _kept_start(network, tmp_path)
+    again = load_start(path)
+    assert again.plan == network.plan and len(again.mean) == 3
+    assert all(torch.equal(again.weights[name], value) for name, value in network.state_dict().items())
 
 
 def test_the_classifier_learns_alone(pets):

@@ -19,12 +19,14 @@ import yaml
 
 from snugnet.data.dataset import Data
 from snugnet.data.dataset import load as load_data
+from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import read_certificate
-from snugnet.deploy.network_file import load
+from snugnet.deploy.network_file import load, save_network
 from snugnet.errors import UnknownName
 from snugnet.fitting.pipeline import Pipeline
 from snugnet.fitting.recipe import Recipe, find, names, read
 from snugnet.fitting.starting import DEFAULT_TIME, seconds_of, start_recipe
+from snugnet.nets.trained import read_trained
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
 from snugnet.store import RunLock, Say, read_json, read_text
@@ -67,7 +69,7 @@ def fit(
     out: str | Path,
     device: str | None = None,
     devices: Mapping[str, Mapping[str, Any]] | None = None,
-    start: str | None = None,
+    start: str | torch.nn.Module | None = None,
     time: str = DEFAULT_TIME,
     changes: Sequence[str] = (),
     threads: int | None = None,
@@ -79,13 +81,15 @@ def fit(
     `data`: a data set ("digits", "folder:pets", the folder itself), a shipped recipe's name, a recipe file or a `Recipe`.
     `budget`: hard limits ({"latency": "5ms", "params": "2M"}); without one, the recipe's. `device`: where it will run;
     `devices`: where labelled limits (`latency@phone`) will, as sections of a recipe ({"phone": {"device": "openvino"}}).
-    `start`: a trained network to start from ("efficientnet-lite0", "timm:NAME", a file); resolution, batch and epochs are
-    then chosen from the images and the `time` it may take ("10min"). `changes`: further settings as "key=value"
-    ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is possible if nothing fits.
+    `start`: a trained network to start from ("efficientnet-lite0", "timm:NAME", a file, a module); resolution, batch and
+    epochs are then chosen from the images and the `time` it may take ("10min"). `changes`: further settings as
+    "key=value" ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is possible if nothing fits.
     """
     folder, shown = Path(out), progress or NullProgress()
-    if start not in (None, "none"):
-        recipe = _started(str(data), str(start), time, budget, changes, threads, folder, say, shown)
+    if isinstance(start, torch.nn.Module):
+        start = _kept_start(start, folder)
+    if start is not None and start != "none":
+        recipe = _started(str(data), start, time, budget, changes, threads, folder, say, shown)
     else:
         recipe = _recipe_for(data)
     recipe = _changed(recipe, budget, device, devices, changes)
@@ -151,6 +155,13 @@ def _recipe_for(data: str | Path | Recipe) -> Recipe:
     except UnknownName as error:
         known = ["cifar100", "FOLDER", "folder:PATH", *names(), "FILE.yaml"]
         raise UnknownName("data set or recipe", word, known) from error
+
+
+def _kept_start(network: torch.nn.Module, folder: Path) -> str:
+    """A module as a file of the run, so that the recipe can name it and a killed run finds it again."""
+    trained = read_trained(network)
+    card = Card(mean=trained.mean, std=trained.std)
+    return str(save_network(trained.network(), folder / "start.safetensors", card))
 
 
 def _started(
