@@ -335,3 +335,15 @@ def test_a_limit_knows_its_amounts_its_table_and_its_device():
     promise = limits.absolute()
     assert promise["params"] == "1M"
     assert promise.amount("latency@phone", 0.0) == pytest.approx(limit.asked, rel=1e-5)
+
+
+def test_aiming_higher_gives_the_margin_back_and_never_more():
+    origin = {"kind": "measured", "device": {}, "batch": 1, "resolutions": [32], "calibration": {"margin": 0.25}}
+    table = CostTable(resource="latency", costs=dict(exact_table(SMALL, "macs").costs), origin=origin)
+    amounts = [
+        limits_of(SMALL, table, {"latency": "50%"}, tighten={"latency": factor})["latency"]
+        for factor in (1.0, 1.1, 1.5)
+    ]
+    assert amounts[0].effective < amounts[1].effective < amounts[2].effective == amounts[2].asked
+    with pytest.raises(BadInput, match=r"\(0, 1\]"):
+        limits_of(SMALL, [], {"params": "50%"}, tighten={"params": 1.1})  # what is counted has no margin to give back

@@ -182,7 +182,9 @@ def test_two_runs_in_one_folder_do_not_mix(fitted, tmp_path, snug):
 
 
 def result_of(score: float, effective: float) -> SimpleNamespace:
-    return SimpleNamespace(score=score, effective_limits={"latency": effective}, limits={"latency": 10.0})
+    return SimpleNamespace(
+        score=score, effective_limits={"latency": effective}, limits={"latency": 10.0}, architecture=f"{score:g}"
+    )
 
 
 def test_the_measured_loop_aims_lower_by_what_it_learnt_and_keeps_the_best():
@@ -194,6 +196,34 @@ def test_the_measured_loop_aims_lower_by_what_it_learnt_and_keeps_the_best():
     assert aims == [{}, {"latency": pytest.approx(0.995 / 1.1)}, {"latency": pytest.approx(0.995**2 / 1.1 / 1.02)}]
     assert factors_of(result_of(1.0, 8.0), {"latency": 0.0}) == {"latency": 0.8}
     assert factors_of(result_of(1.0, 8.0), {"latency": 0.25}) == {}
+
+
+def test_the_measured_loop_aims_higher_where_a_limit_is_left_unused():
+    """Networks cost 0.8 of what the table says; score rises with cost. Predictions are held to the factor."""
+    costs = [0.5, 0.7, 0.9, 1.0, 1.1, 1.18, 1.22, 1.3]  # as predicted, in limits
+    measured = []
+
+    def find(factors):
+        return result_of(max(cost for cost in costs if cost <= factors.get("latency", 1.0) + 1e-9), 8.0)
+
+    def measure(result):
+        measured.append(result.score)
+        return {"latency": 0.8 * result.score}
+
+    loop = MeasuredLoop(find, measure, measured=("latency",))
+    best = loop.run(5)
+    assert measured[0] == 1.0 and best.result.score == 1.22  # the next larger one would measure over
+    assert best.shares["latency"] == pytest.approx(0.976)
+    assert len(loop.rounds) <= 5
+
+    def over_the_top(result):
+        return {"latency": 0.8 if result.score <= 1.0 else 1.2}
+
+    loop = MeasuredLoop(find, over_the_top, measured=("latency",))
+    best = loop.run(6)
+    assert best.result.score == 1.0 and not best.over  # what was measured over is left again, the best is kept
+    lower_only = MeasuredLoop(find, measure)
+    assert lower_only.run(5).result.score == 1.0  # nothing is named as measured: exact tables are never exceeded
 
 
 def test_a_measured_loop_that_cannot_end_says_so():

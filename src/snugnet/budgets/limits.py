@@ -23,6 +23,7 @@ from snugnet.space.spec import plan
 
 Tables = CostTable | Iterable[CostTable] | Mapping[str, CostTable]
 
+HIGHEST_AIM = 1.5  # of a limit: how far a search may aim above it, the margin of its table taken off
 EXACT = ("macs", "params", "model_size", "memory")
 """Resources whose tables need no device: a budget on them needs no table from the caller."""
 
@@ -105,15 +106,19 @@ def limits_of(
 
     `tables`: one, several, or by name ("latency@phone"). Exact resources (MACs, parameters, model size, memory) need none.
     `margin`: keep a calibrated table's margin of the limit free, so that the measured network fits, not only the sum.
-    `tighten`: factors on limits, e.g. {"latency": 0.97} after a network was measured over its budget.
+    `tighten`: factors on limits, e.g. {"latency": 0.97} after a network was measured over its budget. Above 1 for a measured
+    resource, after a network was measured well under it: gives back of the margin, never more than was asked.
     """
     asked = budget if isinstance(budget, Budget) else Budget(budget)
     known = _tables(space, tables, asked)
     factors = dict(tighten or {})
     for name, factor in factors.items():
-        if name not in asked or not 0 < factor <= 1:
+        most = HIGHEST_AIM if name in known and known[name].origin.get("kind") == "measured" else 1.0
+        if name not in asked or not 0 < factor <= most:
             raise BadInput(
-                "tighten must give a factor in (0, 1] for a limited resource", value=(name, factor), remedy="Try 0.97."
+                f"tighten must give a factor in (0, {most:g}] for a limited resource",
+                value=(name, factor),
+                remedy="Try 0.97.",
             )
     limits = []
     for name, table in known.items():
@@ -123,7 +128,7 @@ def limits_of(
         limit = Limit(
             name=name,
             asked=amount,
-            effective=table.within(aim) if margin else aim,
+            effective=min(amount, table.within(aim) if margin else aim),
             table=table,
             device=_device_of(table),
         )

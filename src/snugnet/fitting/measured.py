@@ -1,22 +1,27 @@
-"""The measured loop: search, measure the whole network, aim lower by what was learnt, search again.
+"""The measured loop: search, measure the whole network, aim lower or higher by what was learnt, search again.
 
 A table's sums are predictions; only a measured network is a promise. So the found network is measured on its devices
 before anything is spent on it, and while it is over a limit the next search aims as much lower as the measurement was
-over. The loop takes functions (`search(factors)`, `measure(result)`), is bounded, and keeps the best network that was
-measured within every limit, so that whatever else is tried can only improve on it.
+over. A network that leaves more than a twentieth of its measured limits unused sends the search to aim higher: tables
+keep a margin, and say too much of some networks. The loop takes functions (`search(factors)`, `measure(result)`), is
+bounded, and keeps the best network that was measured within every limit, so that whatever else is tried can only improve
+on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import final
 
+from snugnet.budgets.limits import HIGHEST_AIM
 from snugnet.errors import Infeasible
 from snugnet.searching import SearchResult
 from snugnet.store import Say
 
 BACK_OFF = 0.995  # beyond what was learnt: the next network's own noise
+USED = 0.95  # of a limit: a network that uses less may have a larger and better neighbour
+AIM = 0.975  # of a limit: what the next network is meant to use where more room was seen
 
 Factors = Mapping[str, float]
 """What share of each limit a search aims at, beside the table's margin; a limit that is not named: all of it."""
@@ -39,17 +44,21 @@ class Round:
 
 @final
 class MeasuredLoop:
-    """`MeasuredLoop(search, measure).run(rounds)`; `best` is the best network measured within all limits so far."""
+    """`MeasuredLoop(search, measure).run(rounds)`; `best` is the best network measured within all limits so far.
+
+    `measured` names the limits that may be aimed above: those whose tables were measured. None: it only aims lower."""
 
     def __init__(
         self,
         search: Callable[[Factors], SearchResult],
         measure: Callable[[SearchResult], dict[str, float]],
         *,
+        measured: Collection[str] = (),
         factors: Factors | None = None,
         say: Say = lambda _: None,
     ) -> None:
         self._search, self._measure, self._say = search, measure, say
+        self._measured = frozenset(measured)
         self.factors = dict(factors or {})
         self.rounds: list[Round] = []
 
@@ -73,14 +82,35 @@ class MeasuredLoop:
                 if not self.rounds and not self.factors:
                     raise  # what was asked for is impossible; nothing was measured yet
                 break
+            if any(result.architecture == known.result.architecture and not known.over for known in self.rounds):
+                break  # known to fit: aiming elsewhere finds nothing new
             self.rounds.append(Round(factors=dict(self.factors), result=result, shares=self._measure(result)))
-            if not self.rounds[-1].over:
+            aims = self._next(self.rounds[-1])
+            if aims == self.factors:
                 break
-            self.factors = lowered(self.factors, self.rounds[-1].over)
-            for name, share in self.rounds[-1].over.items():
-                aim = self.factors[name]
-                self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {aim:.1%} of it")
+            for name in aims:
+                if aims[name] != self.factors.get(name):
+                    share = self.rounds[-1].shares[name]
+                    self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {aims[name]:.1%}")
+            self.factors = aims
         return self.best
+
+    def _next(self, last: Round) -> dict[str, float]:
+        """Factors of the next search; the same again where nothing is left to learn."""
+        if last.over:
+            return lowered(self.factors, last.over)
+        room = {name: share for name, share in last.shares.items() if name in self._measured and 0 < share < USED}
+        if len(room) < len(self._measured):
+            return dict(self.factors)  # a limit is used up
+        # Never as high again as what was measured over: between the two lies what can still be found.
+        ceilings = {
+            name: min((r.factors.get(name, 1.0) for r in self.rounds if name in r.over), default=HIGHEST_AIM)
+            for name in room
+        }
+        return {
+            **self.factors,
+            **{n: min(self.factors.get(n, 1.0) * AIM / s, BACK_OFF * ceilings[n]) for n, s in room.items()},
+        }
 
 
 def lowered(factors: Factors, over: Mapping[str, float]) -> dict[str, float]:

@@ -254,7 +254,11 @@ class Pipeline:
         if section.front:
             self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
         loop = MeasuredLoop(
-            find, self._measured, factors=self._factors(), say=lambda line: self._say(f"search: {line}")
+            find,
+            self._measured,
+            measured=self.places,
+            factors=self._factors(),
+            say=lambda line: self._say(f"search: {line}"),
         )
         best = loop.run(section.rounds)
         if best is None:
