@@ -312,5 +312,5 @@ def test_misuse_is_explained():
     with pytest.raises(BadInput, match="must have"):
         supernet(x, [torch.ones(1)], [torch.ones(1)])
     attentive = lived_in(SPACES["attentive-lowres"])
-    with pytest.raises(BadSpace, match="resolutions"):
+    with pytest.raises(BadSpace, match="several stem or head widths"):
         attentive(images(SPACES["attentive-lowres"], 1), [torch.ones(1)], [torch.ones(1)])
