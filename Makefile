@@ -19,7 +19,7 @@ lint: setup
 
 test: lint
 	@bash scripts/install-chromium.sh
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile
 
 demo: setup
 	$(BIN)/snugnet run digits --out runs/digits --threads 2
