@@ -8,9 +8,10 @@ Where fine-tuning left the network worse on held-out images than it was, the net
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 
@@ -28,6 +29,7 @@ from snugnet.training import methods, train
 from snugnet.training.checkpoint import load_weights
 from snugnet.training.method import Method
 
+M = TypeVar("M", bound=torch.nn.Module)
 TEACHER = "teacher.safetensors"  # what `methods.largest` leaves in a run folder
 
 
@@ -138,19 +140,23 @@ def _pupil_and_teacher(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return build(architecture, supernet.space).to(device_of(supernet)), None
-    teacher = _teacher(supernet, images, kept) if section.epochs else None
-    return subnetwork(supernet, architecture, images), teacher
-
-
-def _teacher(supernet: Supernet, images: ImageCache, kept: Path) -> AtResolution:
-    """The largest network: as phase one left it (the paper's teacher) or as it is now, the better on held-out images."""
-    best = largest(supernet.space)
-    teachers = [AtResolution(subnetwork(supernet, best, images))]
-    if kept.exists():
+    origins = [supernet]
+    if section.epochs and kept.exists():
         before = copy.deepcopy(supernet)
         before.load_state_dict(load_weights(kept))
-        teachers.append(AtResolution(subnetwork(before, best, images)))
-    return max(teachers, key=lambda teacher: accuracy(teacher, images))
+        origins.append(
+            before
+        )  # as phase one left it: the paper's teacher, and where few paths trained the better start
+    pupil = _better([subnetwork(origin, architecture, images) for origin in origins], images)
+    if not section.epochs:
+        return pupil, None
+    best = largest(supernet.space)
+    return pupil, _better([AtResolution(subnetwork(origin, best, images)) for origin in origins], images)
+
+
+def _better(networks: Sequence[M], images: ImageCache) -> M:
+    """The one that is right more often on held-out images; the first wins a tie."""
+    return networks[0] if len(networks) == 1 else max(networks, key=lambda network: accuracy(network, images))
 
 
 @final
