@@ -125,6 +125,8 @@ def test_what_cannot_be_used_is_refused(pets, tmp_path):
         with pytest.raises(BadInput, match="10min"):
             seconds_of(text)
     assert seconds_of("1.5h") == 5400
+    with pytest.raises(BadInput, match="10min"):
+        fit(pets, {"macs": "60%"}, out=tmp_path / "a", time="soon")
     with pytest.raises(UnknownName, match="efficientnet-lite0"):
         fit(pets, {"macs": "60%"}, out=tmp_path / "a", start="efficientnet-lite9")
     with pytest.raises(BadInput, match="either `space` or `start`"):

@@ -45,7 +45,6 @@ def fit(
     from snugnet import fitting
 
     limits = read_limits(budget)
-    say(f"starting from {start}; this takes about {time}" if start != "none" else "training from nothing")
     result = fitting.fit(
         data,
         limits,

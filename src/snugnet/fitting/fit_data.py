@@ -86,6 +86,7 @@ def fit(
     "key=value" ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is possible if nothing fits.
     """
     folder, shown = Path(out), progress or NullProgress()
+    seconds_of(time)  # a time nobody can read is refused before anything is
     if isinstance(start, torch.nn.Module):
         start = _kept_start(start, folder)
     if start is not None and start != "none":
