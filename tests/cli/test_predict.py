@@ -10,7 +10,7 @@ from PIL import Image
 from house import one_clear_line
 from snugnet.cli import execute
 from snugnet.data.dataset import resize
-from snugnet.data.sources.folder import read_image
+from snugnet.data.folder import read_image
 from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import read_network, save_network

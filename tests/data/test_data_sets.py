@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
+from snugnet.data import folder
 from snugnet.data.dataset import load, resize, split_train_val
-from snugnet.data.sources import folder
 from snugnet.errors import BadInput, DamagedFile, DataMissing, UnknownName
 from snugnet.seeds import Seed
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from snugnet.errors import BadInput, UnknownName
 from snugnet.seeds import Seed
+from snugnet.store import sha256
 
 SPLITS = ("train", "val", "test", "train+val")
 NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "folder:PATH")
@@ -91,7 +92,7 @@ class Data(ABC):
             "resolution": self.about.resolution,
             "classes": self.classes,
             **sizes,
-            "split": f"{hash_of(split):016x}",
+            "split": sha256(split)[:16],
         }
 
 
@@ -121,55 +122,43 @@ def load(
     """A set by name. `resolution`: side of the images handed out (default: the set's own, 224 for folders). `seed`: of
     the 80/20 split. `root`: where the files are (default: the usual places). For folders: `on_corrupt` is "refuse" or
     "skip", `workers` read images of a set too large for memory, `in_memory` forces the choice."""
-    from snugnet.data.sources import cifar, digits, fashion_mnist, folder
+    from snugnet.data.folder import load_folder
+    from snugnet.data.published import load_published
 
     if resolution is not None and not 4 <= resolution <= 1024:
-        raise BadInput(
-            "resolution must lie in 4..1024", value=resolution, remedy="Take the side of the images in pixels."
-        )
-    where = None if root is None else Path(root)
-    if name == "digits":
-        return digits.load(resolution, seed)
-    if name == "fashion-mnist":
-        return fashion_mnist.load(resolution, seed, where)
-    if name in ("cifar10", "cifar100"):
-        return cifar.load(name, resolution, seed, where)
-    if name.startswith("folder:"):
-        path = Path(name.removeprefix("folder:")).expanduser()
-        return folder.load(path, resolution or 224, seed, on_corrupt=on_corrupt, workers=workers, in_memory=in_memory)
-    raise UnknownName("data set", name, NAMES)
+        remedy = "Take the side of the images in pixels."
+        raise BadInput("resolution must lie in 4..1024", value=resolution, remedy=remedy)
+    path = _folder_of(name)
+    if path is None:
+        return load_published(name, resolution, seed, None if root is None else Path(root))
+    return load_folder(path, resolution or 224, seed, on_corrupt=on_corrupt, workers=workers, in_memory=in_memory)
 
 
 def native_sides(name: str) -> list[int]:
     """Short sides of the images as they are on the disk: of a sample of a folder's, or a published set's own."""
-    from snugnet.data.sources import folder
+    from snugnet.data.folder import sample_sides
+    from snugnet.data.published import PUBLISHED
 
+    path = _folder_of(name)
+    return [PUBLISHED[name].resolution] if path is None else sample_sides(path)
+
+
+def _folder_of(name: str) -> Path | None:
+    """The folder that "folder:PATH" names; None for a published set."""
     if name.startswith("folder:"):
-        return folder.native_sides(Path(name.removeprefix("folder:")).expanduser())
-    published = {"digits": 8, "fashion-mnist": 28, "cifar10": 32, "cifar100": 32}
-    if name not in published:
+        return Path(name.removeprefix("folder:")).expanduser()
+    if name not in NAMES[:-1]:
         raise UnknownName("data set", name, NAMES)
-    return [published[name]]
+    return None
 
 
-def split_train_val(count: int, seed: int, first: int = 0) -> dict[str, Tensor]:
-    """Positions first..first+count, cut 80/20 at random, each part in ascending order."""
+def split_train_val(count: int, seed: int) -> dict[str, Tensor]:
+    """Positions 0..count, cut 80/20 at random, each part in ascending order."""
     if count < 5:
         raise BadInput("a training set must have at least 5 images", value=count, remedy="Add images.")
-    order = torch.from_numpy(Seed(seed).fold_in("split", count).numpy().permutation(count)) + first
+    order = torch.from_numpy(Seed(seed).fold_in("split", count).numpy().permutation(count))
     held_out = max(1, round(count * VAL_SHARE))
     return {"val": order[:held_out].sort().values, "train": order[held_out:].sort().values}
-
-
-def in_memory(
-    about: About, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], resolution: int | None, seed: int
-) -> InMemory:
-    """Published training and test parts (uint8 images, labels) -> a set in splits at the asked resolution."""
-    images = torch.cat([resize(train[0], resolution), resize(test[0], resolution)])
-    labels = torch.cat([train[1], test[1]]).long()
-    count = len(train[1])
-    index = {**split_train_val(count, seed), "test": torch.arange(count, len(labels))}
-    return InMemory(about=about, index=index, images=images, labels=labels)
 
 
 def resize(images: Tensor, resolution: int | None) -> Tensor:
@@ -188,9 +177,3 @@ def resize(images: Tensor, resolution: int | None) -> Tensor:
         for part in images.split(4096)
     ]
     return torch.cat(parts)
-
-
-def hash_of(data: bytes) -> int:
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")

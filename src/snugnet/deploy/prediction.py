@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
+from snugnet.data.folder import central_square, open_image
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import read_network
 from snugnet.deploy.onnx_file import open_onnx
-from snugnet.errors import BadInput, DamagedFile, FileTrouble
+from snugnet.errors import BadInput, FileTrouble
 
 BATCH: Final = 32
 
@@ -114,29 +113,12 @@ def predict(predictor: Predictor, images: Sequence[str | Path], *, top: int | No
 
 def prepare(path: str | Path, predictor: Predictor) -> Tensor:
     """An image file as the network's input, [channels, side, side]."""
-    card, side = predictor.card, predictor.resolution
-    pixels = torch.from_numpy(np.array(_square(_open(Path(path), predictor.channels), side, card.crop)))
-    values = (pixels.unsqueeze(2) if pixels.dim() == 2 else pixels).permute(2, 0, 1).float() / 255
+    file, card = Path(path), predictor.card
+    if not file.is_file():
+        reason = "is a folder" if file.is_dir() else "no such file"
+        raise FileTrouble(f"image {file} could not be read ({reason})", remedy="Give the paths of image files.")
+    picture = open_image(file, "Restore the file, or leave it out.", "L" if predictor.channels == 1 else "RGB")
+    values = central_square(picture, predictor.resolution, card.crop).float() / 255
     if card.mean:
         values = (values - torch.tensor(card.mean).view(-1, 1, 1)) / torch.tensor(card.std).view(-1, 1, 1)
     return values
-
-
-def _open(path: Path, channels: int) -> Image.Image:
-    if not path.is_file():
-        reason = "is a folder" if path.is_dir() else "no such file"
-        raise FileTrouble(f"image {path} could not be read ({reason})", remedy="Give the paths of image files.")
-    try:
-        with Image.open(path) as image:
-            return image.convert("L" if channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise DamagedFile(f"{path} must be an image ({error})", remedy="Restore the file, or leave it out.") from error
-
-
-def _square(image: Image.Image, resolution: int, crop: float) -> Image.Image:
-    width, height = image.size
-    side = min(width, height) * crop
-    left, top = (width - side) / 2, (height - side) / 2
-    repeats = crop == 1 and resolution % int(side) == 0
-    how = Image.Resampling.NEAREST if repeats else Image.Resampling.BILINEAR
-    return image.resize((resolution, resolution), how, box=(left, top, left + side, top + side))

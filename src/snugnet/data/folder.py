@@ -29,27 +29,19 @@ from torch import Tensor
 
 from snugnet.data.dataset import About, Data, InMemory, split_train_val
 from snugnet.errors import BadInput, DamagedFile, DataMissing
-from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once, and central crops of a larger one are kept
 AHEAD = 2  # batches that are read before they are asked for
-CHOICES = ("refuse", "skip")
-CENTRE = 0.875  # of the short side: the central square an image is evaluated by
+CENTRE = 0.875  # of the short side: the central square an image is evaluated by, as is usual
 
 
-def load(
-    path: Path,
-    resolution: int,
-    seed: int,
-    *,
-    on_corrupt: str,
-    workers: int,
-    in_memory: bool | None,
-    progress: Progress | None = None,
+def load_folder(
+    path: Path, resolution: int, seed: int, *, on_corrupt: str, workers: int, in_memory: bool | None
 ) -> Data:
-    if on_corrupt not in CHOICES:
+    """The set in `path`, in memory or read as it is asked for: by its size, or as `in_memory` says."""
+    if on_corrupt not in ("refuse", "skip"):
         raise BadInput("on_corrupt must be 'refuse' or 'skip'", value=on_corrupt, remedy="Choose one of the two.")
     names = class_names(path)
     train, test = files(path / "train", names), files(path / "val", names)
@@ -63,22 +55,15 @@ def load(
         hflip=True,
     )
     size = (len(train) + len(test)) * 3 * resolution**2
+    skip = on_corrupt == "skip"
     if in_memory or (in_memory is None and size <= MEMORY_LIMIT):
-        return _read_all(about, train, test, seed, on_corrupt == "skip", progress or NullProgress())
-    images = train + test
-    index = {**split_train_val(len(train), seed), "test": torch.arange(len(train), len(images))}
-    labels = torch.tensor([label for _, label in images])
-    return Folder(
-        about=about,
-        index=index,
-        paths=tuple(str(file) for file, _ in images),
-        labels=labels,
-        skip=on_corrupt == "skip",
-        workers=workers,
-    )
+        return _read_all(about, train, test, seed, skip)
+    index = {**split_train_val(len(train), seed), "test": torch.arange(len(train), len(train) + len(test))}
+    paths, labels = zip(*((str(file), label) for file, label in train + test))
+    return Folder(about=about, index=index, paths=paths, labels=torch.tensor(labels), skip=skip, workers=workers)
 
 
-def native_sides(path: Path, most: int = 64) -> list[int]:
+def sample_sides(path: Path, most: int = 64) -> list[int]:
     """Short sides of up to `most` training images, evenly taken; those that cannot be read are passed over."""
     images = files(path / "train", class_names(path))
     sides = []
@@ -95,27 +80,23 @@ def native_sides(path: Path, most: int = 64) -> list[int]:
 
 def class_names(path: Path) -> tuple[str, ...]:
     """The folders below train/, in alphabetical order; val/ must know the same ones."""
-    for part in ("train", "val"):
-        if not (path / part).is_dir():
-            raise DataMissing(
-                f"{path} must have the folders train/ and val/ with a folder for each class, {part}/ is missing",
-                remedy=f"Make {path / part}/CLASS/image.jpg.",
-            )
-    names = [_folders(path / part) for part in ("train", "val")]
-    if not names[0]:
-        raise DataMissing(
-            f"{path / 'train'} must have a folder for each class, it has none", remedy="Sort images by class."
-        )
-    if len(names[0]) < 2:
-        raise BadInput(
-            f"{path / 'train'} must have at least two classes", value=names[0][0], remedy="Add another class."
-        )
-    strange = sorted(set(names[1]) - set(names[0]))
-    if strange:
-        raise BadInput(
-            f"{path / 'val'} must have the classes of train/", value=strange[0], remedy="Rename or remove it."
-        )
-    return tuple(names[0])
+    names = []
+    for part in (path / "train", path / "val"):
+        if not part.is_dir():
+            rule = f"{path} must have the folders train/ and val/ with a folder for each class, {part.name}/ is missing"
+            raise DataMissing(rule, remedy=f"Make {part}/CLASS/image.jpg.")
+        names.append(sorted(p.name for p in part.iterdir() if p.is_dir() and not p.name.startswith(".")))
+    train, val = names
+    if not train:
+        rule = f"{path / 'train'} must have a folder for each class, it has none"
+        raise DataMissing(rule, remedy="Sort images by class.")
+    if len(train) < 2:
+        rule = f"{path / 'train'} must have at least two classes"
+        raise BadInput(rule, value=train[0], remedy="Add another class.")
+    if strange := sorted(set(val) - set(train)):
+        rule = f"{path / 'val'} must have the classes of train/"
+        raise BadInput(rule, value=strange[0], remedy="Rename or remove it.")
+    return tuple(train)
 
 
 def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
@@ -124,15 +105,11 @@ def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
     for label, name in enumerate(names):
         images = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
         if not images and folder.name == "train":
-            raise DataMissing(
-                f"{folder / name} must hold images, it has none ending in {', '.join(sorted(ENDINGS))}",
-                remedy="Add images, or remove the folder.",
-            )
+            rule = f"{folder / name} must hold images, it has none ending in {', '.join(sorted(ENDINGS))}"
+            raise DataMissing(rule, remedy="Add images, or remove the folder.")
         if len(images) == 1 and folder.name == "train":
-            warnings.warn(
-                f"class {name!r} has one training image: it is trained on or held out, never both; add images",
-                stacklevel=2,
-            )
+            warning = f"class {name!r} has one training image: it is trained on or held out, never both; add images"
+            warnings.warn(warning, stacklevel=2)
         listed += [(image, label) for image in images]
     if not listed:
         raise DataMissing(f"{folder} must hold images, it has none", remedy="Add images of every class.")
@@ -141,14 +118,37 @@ def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
 
 def read_image(path: str | Path, resolution: int, seed: Seed | None = None) -> Tensor:
     """uint8 [3, R, R]: the centre, or with seed a random part of 8-100 % of the area at an aspect of 3/4 to 4/3."""
+    picture = open_image(path, 'Restore or remove the file, or choose on_corrupt="skip".')
+    if seed is None:
+        return central_square(picture, resolution, CENTRE)
+    box = _random_part(*picture.size, seed.numpy())
+    return _pixels(picture.resize((resolution, resolution), Image.Resampling.BILINEAR, box=box))
+
+
+def open_image(path: str | Path, remedy: str, mode: str = "RGB") -> Image.Image:
+    """The picture in a file; grey ones of 16 bits are scaled to 8: Pillow alone would cut every value above 255."""
     try:
         with Image.open(path) as image:
-            picture = _eight_bits(image).convert("RGB")
+            if not image.mode.startswith("I"):
+                return image.convert(mode)
+            values = np.asarray(image).astype(np.int64)
+            return Image.fromarray((values.clip(0, 65535) // 257).astype(np.uint8)).convert(mode)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise DamagedFile(f"{path} must be an image ({error})", remedy=_REMEDY) from error
-    box = _centre(*picture.size) if seed is None else _random_part(*picture.size, seed.numpy())
-    picture = picture.resize((resolution, resolution), Image.Resampling.BILINEAR, box=box)
-    return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
+        raise DamagedFile(f"{path} must be an image ({error})", remedy=remedy) from error
+
+
+def central_square(picture: Image.Image, resolution: int, crop: float) -> Tensor:
+    """uint8 [C, R, R]: the square with `crop` of the short side, bilinear; a whole picture grows to a multiple of its size
+    by repetition, as `resize` does it for sets in memory."""
+    box = _centre(*picture.size, crop)
+    repeats = crop == 1 and resolution % int(box[2] - box[0]) == 0
+    how = Image.Resampling.NEAREST if repeats else Image.Resampling.BILINEAR
+    return _pixels(picture.resize((resolution, resolution), how, box=box))
+
+
+def _pixels(picture: Image.Image) -> Tensor:
+    values = torch.from_numpy(np.array(picture))
+    return (values.unsqueeze(2) if values.dim() == 2 else values).permute(2, 0, 1)
 
 
 @final
@@ -225,12 +225,11 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
 
 
 def _read_all(
-    about: About, train: list[tuple[Path, int]], test: list[tuple[Path, int]], seed: int, skip: bool, progress: Progress
+    about: About, train: list[tuple[Path, int]], test: list[tuple[Path, int]], seed: int, skip: bool
 ) -> InMemory:
     images: list[Tensor] = []
     labels: list[int] = []
     counts = []
-    progress.start(f"reading {about.name}", len(train) + len(test))
     for part in (train, test):
         for path, label in part:
             try:
@@ -240,30 +239,15 @@ def _read_all(
                 if not skip:
                     raise
                 warnings.warn(f"skipped: {error.rule}", stacklevel=3)
-            progress.update(len(images))
         counts.append(len(images))
-    progress.stop()
     if counts[0] == counts[1]:
         raise DataMissing(f"{about.name}: val/ must hold images that can be read", remedy="Restore the files.")
     index = {**split_train_val(counts[0], seed), "test": torch.arange(*counts)}
     return InMemory(about=about, index=index, images=torch.stack(images), labels=torch.tensor(labels))
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey images of 16 bits scaled to 8: Pillow alone would cut every value above 255."""
-    if not image.mode.startswith("I"):
-        return image
-    values = np.asarray(image).astype(np.int64)
-    return Image.fromarray((values.clip(0, 65535) // 257).astype(np.uint8))
-
-
-def _folders(path: Path) -> list[str]:
-    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _centre(width: int, height: int) -> tuple[float, float, float, float]:
-    """The central square with 7/8 of the short side, as is usual for evaluation."""
-    side = min(width, height) * CENTRE
+def _centre(width: int, height: int, crop: float = CENTRE) -> tuple[float, float, float, float]:
+    side = min(width, height) * crop
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
@@ -277,6 +261,3 @@ def _random_part(width: int, height: int, rng: np.random.Generator) -> tuple[flo
             left, top = rng.uniform(0, width - w), rng.uniform(0, height - h)
             return left, top, left + w, top + h
     return _centre(width, height)
-
-
-_REMEDY = 'Restore or remove the file, or choose on_corrupt="skip".'
