@@ -100,6 +100,11 @@ def one_line(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines())
 
 
+def reason_of(error: BaseException, most: int = 120) -> str:
+    """What somebody else's exception says, in one short line."""
+    return " ".join(str(error).split())[:most]
+
+
 def _short(value: Any) -> str:
     plain = isinstance(value, str) and bool(value) and value.isprintable() and " " not in value
     text = value if plain else one_line(repr(value))

@@ -81,14 +81,16 @@ def read_text(path: str | Path) -> str:
 
 def read_json(path: str | Path) -> Any:
     """The JSON value in `path`; truncated or malformed files are named with line and column."""
-    text = read_text(path)
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, origin: str) -> Any:
+    """The JSON value in a text; `origin` is what a complaint starts with."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DamagedFile(
-            f"{path} must be whole JSON ({error.msg} at line {error.lineno}, column {error.colno})",
-            remedy="It was cut short or edited; restore or remake it.",
-        ) from error
+        rule = f"{origin} must be whole JSON ({error.msg} at line {error.lineno}, column {error.colno})"
+        raise DamagedFile(rule, remedy="It was cut short or edited; restore or remake it.") from error
 
 
 def read_model(path: str | Path, model: type[Model]) -> Model:

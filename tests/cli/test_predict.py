@@ -14,8 +14,7 @@ from snugnet.data.folder import read_image
 from snugnet.deploy.card import Card
 from snugnet.deploy.certificate import certify
 from snugnet.deploy.network_file import read_network, save_network
-from snugnet.deploy.onnx_file import open_onnx
-from snugnet.deploy.prediction import Predictor, open_predictor, predict, prepare
+from snugnet.deploy.prediction import Predictor, open_onnx, open_predictor, predict, prepare
 from snugnet.nets.network import build
 from snugnet.space import Head, SearchSpace, Stage, Stem, largest
 

@@ -16,7 +16,8 @@ from snugnet.costs import analytic
 from snugnet.costs.measure import measure
 from snugnet.costs.table import exact_table
 from snugnet.deploy import certificate
-from snugnet.deploy.certificate import certify, read_certificate
+from snugnet.deploy.card import read_certificate
+from snugnet.deploy.certificate import certify
 from snugnet.devices import OnnxRuntime, TorchCpu
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import TimingSettings

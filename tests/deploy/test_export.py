@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -16,7 +15,8 @@ from snugnet.costs import analytic
 from snugnet.deploy import export as exporting
 from snugnet.deploy.certificate import certify
 from snugnet.deploy.export import Exported, export
-from snugnet.deploy.onnx_file import open_onnx, stamp
+from snugnet.deploy.onnx_file import stamp
+from snugnet.deploy.prediction import open_onnx
 from snugnet.errors import BadInput, DamagedFile, FileTrouble
 
 
@@ -109,7 +109,7 @@ def test_a_certificate_is_named_later_and_the_graph_stays(made, tmp_path):
     path.write_bytes(made.path.read_bytes())
     stamp(path, certificate_sha256="abc")
     stamped = open_onnx(path)
-    assert stamped.card == replace(CARD, certificate_sha256="abc")
+    assert stamped.card == CARD.model_copy(update={"certificate_sha256": "abc"})
     assert stamped.metadata["weights_sha256"] == made.weights_sha256
     assert certify(path, {"params": "10M"}).weights_sha256 == made.graph_sha256
     stamp(path, certificate_sha256="")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import snugnet as sn
 from fake_device import fake_cuda, fake_device, on_device
 from house import one_clear_line
-from snugnet.deploy.certificate import read_certificate
+from snugnet.deploy.card import read_certificate
 from snugnet.errors import BadInput, Infeasible, SnugnetError
 from snugnet.fitting import find, pipeline
 from snugnet.fitting.finetuning import finetune_found

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from house import one_clear_line
 from snugnet.costs.table import load_table, save_table
-from snugnet.deploy.certificate import read_certificate
+from snugnet.deploy.card import read_certificate
 from snugnet.fitting.finetuning import Finetuned
 from tiny_recipe import RECIPE, recipe_in
 

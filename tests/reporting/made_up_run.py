@@ -10,7 +10,7 @@ import yaml
 from snugnet.budgets import Budget, FeasibleSet, cheapest, dearest, feasible
 from snugnet.costs.check import Check, CheckedNetwork
 from snugnet.costs.table import CostTable, exact_table, save_table, space_id
-from snugnet.deploy.certificate import Certificate, Line
+from snugnet.deploy.card import Certificate, CertifiedNetwork, Line
 from snugnet.searching.choice_effects import ChoiceEffects, Prediction
 from snugnet.searching.front import FrontPoint
 from snugnet.searching.result import SearchResult
@@ -149,20 +149,21 @@ def certificate(found: SearchResult, limit: float) -> Certificate:
     ms = found.predicted["latency"] * 1.004
     params = found.predicted["params"]
     usual = {"median": ms, "p90": ms * 1.02, "passes": 60.0}
-    timed = {"low": ms * 0.995, "high": ms * 1.005, "exact": False, "device": DEVICE, "usual": usual}
-    counted = {"low": params, "high": params, "exact": True, "device": {}, "usual": {}}
+    timed = {"interval": (ms * 0.995, ms * 1.005), "slack": limit - ms * 1.005, "fits": ms * 1.005 <= limit}
+    timed |= {"exact": False, "device": DEVICE, "while_measuring": usual, "statistic": "quiet"}
+    counted = {"interval": (params, params), "slack": 8e5 - params, "fits": params <= 8e5, "exact": True}
     lines = (
         Line(name="latency", unit="ms", limit=limit, predicted=found.predicted["latency"], measured=ms, **timed),
         Line(name="params", unit="parameters", limit=8e5, predicted=params, measured=params, **counted),
     )
+    about = {"name": "network.onnx", "form": "onnx", "weights_sha256": "ab" * 32}
     return Certificate(
-        network="network.onnx",
-        form="onnx",
-        architecture=str(found.architecture),
-        weights_sha256="ab" * 32,
+        certificate=1,
+        fits=all(line.fits for line in lines),
+        network=CertifiedNetwork(architecture=str(found.architecture), **about),
         batch=1,
         input_shape=(1, 3, 32, 32),
-        lines=lines,
+        budgets={line.name: line for line in lines},
         date="2026-03-02T10:30:00+00:00",
         versions=VERSIONS,
         message="60 passes, the machine was steady.",

@@ -16,7 +16,7 @@ from snugnet.progress import RichProgress
 from snugnet.units import show
 
 if TYPE_CHECKING:
-    from snugnet.deploy.certificate import Certificate
+    from snugnet.deploy.card import Certificate
 
 NetworkWord = Annotated[
     str,
@@ -49,7 +49,8 @@ def certify(
     json: Json = False,
 ) -> None:
     """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
-    from snugnet.deploy import certificate  # these bring torch in: not for `snugnet --help`
+    from snugnet.deploy import certificate
+    from snugnet.deploy.card import read_certificate  # these bring torch in: not for `snugnet --help`
     from snugnet.devices import by_name
 
     usual = certificate.SETTINGS
@@ -66,7 +67,7 @@ def certify(
         )
     except BudgetExceeded:
         if json:
-            print_json(certificate.read_certificate(out))
+            print_json(read_certificate(out))
         say(f"wrote {out}")
         raise
     if json:
@@ -79,12 +80,12 @@ def certify(
 def _print(outcome: Certificate) -> None:
     rows = []
     for line in outcome.lines:
-        between = "exact" if line.exact else f"{show(line.low, line.name)} to {show(line.high, line.name)}"
+        between = "exact" if line.exact else " to ".join(show(end, line.name) for end in line.interval)
         guess = "-" if line.predicted is None else show(line.predicted, line.name)
         values = [show(value, line.name) for value in (line.limit, line.measured)]
         name = line.name if line.statistic is None else f"{line.name} ({line.statistic})"
         rows.append([name, values[0], guess, values[1], between, show(line.slack, line.name)])
     columns = ["limit on", "limit", "predicted", "measured", "95 % interval", "slack"]
-    print_table(f"{outcome.network} fits: {outcome.fits}", columns, rows)
+    print_table(f"{outcome.network.name} fits: {outcome.fits}", columns, rows)
     if outcome.message:
         say(outcome.message)

@@ -86,7 +86,7 @@ def export(
 
 def _certificate(file: Path, saved: NetworkFile, given: Path | None) -> dict[str, Any]:
     """The certificate to name in the file; empty if there is none."""
-    from snugnet.deploy.certificate import read_certificate
+    from snugnet.deploy.card import read_certificate
 
     path = given or file.parent / "certificate.json"
     if given is None and not path.is_file():
@@ -129,17 +129,11 @@ def _images(file: Path, saved: NetworkFile, paths: list[Path]) -> Tensor | None:
     """Real images to check on: the given files, else the run's own test images."""
     import torch
 
-    from snugnet.deploy.prediction import Predictor, prepare
+    from snugnet.deploy.prediction import predictor_of, prepare
 
     plan = saved.plan
     if paths:
-        predictor = Predictor(
-            card=saved.card,
-            channels=plan.stem.in_channels,
-            resolution=plan.resolution,
-            classes=plan.head.classes,
-            logits=saved.network,
-        )
+        predictor = predictor_of(saved)
         return torch.stack([prepare(path, predictor) for path in paths])
     recipe = file.parent / "recipe.yaml"
     if not recipe.is_file():

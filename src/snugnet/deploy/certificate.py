@@ -20,26 +20,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from snugnet.budgets.budget import Budget
 from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
+from snugnet.deploy.card import Certificate, CertifiedNetwork, Line
 from snugnet.deploy.network_file import plan_in, read_network
-from snugnet.deploy.onnx_file import card_in, graph_hash
+from snugnet.deploy.onnx_file import card_in, graph_hash, random_images
 from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import Timings, TimingSettings, pooled, raised_priority, time_subjects
-from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName
+from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName, reason_of
 from snugnet.nets.network import Network, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space import zoo
 from snugnet.space.spec import NetworkSpec
-from snugnet.store import as_model, check_writable, read_json, read_sealed, sealed, tensors_fingerprint, write_json
+from snugnet.store import check_writable, read_json, tensors_fingerprint, write_json
 from snugnet.units import Statistic, resource, show
 
 SESSIONS: Final = 3
@@ -47,87 +47,6 @@ PAUSE: Final = 1.0  # seconds between sessions
 _PAUSE_SHARE: Final = 0.05  # of the seconds somebody allows, at most
 _CLOCKS: Final = {OWN_TIME: "thread", WALL_CLOCK: "wall"}
 SETTINGS: Final = TimingSettings(seconds=90.0, tolerance=0.005, least_passes=60)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One limit of a budget, held against the network. Numbers are in `unit`."""
-
-    name: str
-    unit: str
-    limit: float
-    predicted: float | None
-    measured: float
-    low: float
-    high: float
-    exact: bool
-    device: dict[str, str]  # empty where exact
-    usual: dict[str, float]  # of latency: median and 90 % quantile while measuring
-    statistic: Statistic | None = None  # of latency, like all below
-    clock: str | None = None  # "thread", "wall", or the device's own word
-    wall_median: float | None = None
-    wall_p90: float | None = None
-    sessions: tuple[float, ...] = ()  # the statistic in each session
-
-    @property
-    def slack(self) -> float:
-        return self.limit - self.high
-
-    @property
-    def fits(self) -> bool:
-        return self.high <= self.limit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """Every limit, held against one network."""
-
-    network: str
-    form: str
-    weights_sha256: str
-    architecture: str  # as the network's file tells it, to tie the certificate to the search; empty if it does not
-    batch: int
-    input_shape: tuple[int, ...]
-    lines: tuple[Line, ...]
-    date: str
-    versions: dict[str, str]
-    message: str
-
-    @property
-    def fits(self) -> bool:
-        return all(line.fits for line in self.lines)
-
-    def to_json(self) -> dict[str, Any]:
-        body = {
-            "certificate": 1,
-            "fits": self.fits,
-            "network": {
-                "name": self.network,
-                "form": self.form,
-                "weights_sha256": self.weights_sha256,
-                "architecture": self.architecture,
-            },
-            "batch": self.batch,
-            "input_shape": list(self.input_shape),
-            "budgets": {
-                line.name: {
-                    "unit": line.unit,
-                    "limit": line.limit,
-                    "predicted": line.predicted,
-                    "measured": line.measured,
-                    "interval": [line.low, line.high],
-                    "slack": line.slack,
-                    "fits": line.fits,
-                    "exact": line.exact,
-                    **_measuring(line),
-                }
-                for line in self.lines
-            },
-            "date": self.date,
-            "versions": self.versions,
-            "message": self.message,
-        }
-        return sealed(body)
 
 
 def certify(
@@ -157,7 +76,7 @@ def certify(
     if out is not None:
         check_writable(out)
     subject = open_subject(network, resolution=resolution)
-    lines, messages = [], []
+    lines, messages = {}, []
     for name, limit in effective_limits.items():
         table = (tables or {}).get(name)
         if table is not None:
@@ -166,18 +85,18 @@ def certify(
         if name in places:
             rules = replace(settings or SETTINGS, statistic=limits.statistic(name))
             sessions = _time(subject, places[name], batch, rules, progress or NullProgress())
-            lines.append(_latency_line(name, limit, predicted, places[name], sessions, rules.statistic))
-            messages.append(_message(lines[-1], sessions))
+            lines[name] = _latency_line(name, limit, predicted, places[name], sessions, rules.statistic)
+            messages.append(_message(lines[name], sessions))
         else:
-            lines.append(_exact_line(name, limit, predicted, subject))
+            value = subject.costs.of(resource(name).name)
+            lines[name] = _line(name, limit, predicted, value, (value, value), exact=True)
     certificate = Certificate(
-        network=subject.name,
-        form=subject.form,
-        weights_sha256=subject.weights_sha256,
-        architecture=subject.architecture,
+        certificate=1,
+        fits=all(line.fits for line in lines.values()),
+        network=subject.about,
         batch=batch,
         input_shape=(batch, *subject.costs.input_shape[1:]),
-        lines=tuple(lines),
+        budgets=lines,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         message=" ".join(messages),
@@ -187,53 +106,6 @@ def certify(
     if not certificate.fits:
         raise _exceeded(certificate)
     return certificate
-
-
-class _LineFields(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-    unit: str
-    limit: float
-    predicted: float | None
-    measured: float
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
-    slack: float
-    fits: bool
-    exact: bool
-    device: dict[str, str] = {}
-    while_measuring: dict[str, float] = {}
-    statistic: Statistic | None = None
-    clock: str | None = None
-    wall_median: float | None = None
-    wall_p90: float | None = None
-    sessions: list[float] = []
-
-
-class _NetworkFields(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-    name: str
-    form: str
-    weights_sha256: str
-    architecture: str = ""
-
-
-class _Fields(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-    certificate: Literal[1]
-    fits: bool
-    network: _NetworkFields
-    batch: int
-    input_shape: list[int]
-    budgets: dict[str, _LineFields]
-    date: str
-    versions: dict[str, str]
-    message: str
-
-
-def read_certificate(path: str | Path) -> dict[str, Any]:
-    """The certificate in `path` as JSON, its seal included, if nobody changed it."""
-    body = read_sealed(path, "a certificate")
-    as_model(body, _Fields, str(path))
-    return sealed(body)
 
 
 def _limits_of(budget: Budget) -> dict[str, float]:
@@ -276,7 +148,7 @@ def _time(subject: Subject, device: Device, batch: int, rules: TimingSettings, p
     each = replace(rules, seconds=rules.seconds / SESSIONS)
     sessions = []
     with raised_priority(device.threads):
-        runnable = {subject.name: subject.prepare(device, batch)}
+        runnable = {subject.about.name: subject.prepare(device, batch)}
         for number in range(SESSIONS):
             if number:
                 time.sleep(pause)
@@ -292,20 +164,6 @@ def _message(line: Line, sessions: Sequence[Timings]) -> str:
     return note + "the interval covers the spread between them. " + " ".join(session.message for session in sessions)
 
 
-def _measuring(line: Line) -> dict[str, Any]:
-    """What only a measured line says."""
-    if line.exact:
-        return {}
-    clocks = {"clock": line.clock, "wall_median": line.wall_median, "wall_p90": line.wall_p90}
-    return {
-        "device": line.device,
-        "while_measuring": line.usual,
-        "statistic": line.statistic or "quiet",
-        **{name: value for name, value in clocks.items() if value is not None},
-        "sessions": list(line.sessions),
-    }
-
-
 def _latency_line(
     name: str,
     limit: float,
@@ -315,17 +173,15 @@ def _latency_line(
     statistic: Statistic,
 ) -> Line:
     estimate = pooled(sessions, statistic)[0]
-    return Line(
-        name=name,
-        unit=resource(name).unit,
-        limit=limit,
-        predicted=predicted,
-        measured=estimate.ms,
-        low=estimate.low,
-        high=estimate.high,
+    return _line(
+        name,
+        limit,
+        predicted,
+        estimate.ms,
+        (estimate.low, estimate.high),
         exact=False,
         device=device.fingerprint(),
-        usual={"median": estimate.median, "p90": estimate.p90, "passes": float(estimate.samples)},
+        while_measuring={"median": estimate.median, "p90": estimate.p90, "passes": float(estimate.samples)},
         statistic=statistic,
         clock=_CLOCKS.get(device.clock, device.clock),
         wall_median=estimate.wall_median,
@@ -334,19 +190,20 @@ def _latency_line(
     )
 
 
-def _exact_line(name: str, limit: float, predicted: float | None, subject: Subject) -> Line:
-    value = subject.costs.of(resource(name).name)
+def _line(
+    name: str, limit: float, predicted: float | None, measured: float, interval: tuple[float, float], **more: Any
+) -> Line:
+    """A limit is met if the upper end of the interval meets it."""
     return Line(
         name=name,
         unit=resource(name).unit,
         limit=limit,
         predicted=predicted,
-        measured=value,
-        low=value,
-        high=value,
-        exact=True,
-        device={},
-        usual={},
+        measured=measured,
+        interval=interval,
+        slack=limit - interval[1],
+        fits=interval[1] <= limit,
+        **more,
     )
 
 
@@ -354,7 +211,8 @@ def _exceeded(certificate: Certificate) -> BudgetExceeded:
     over = [line for line in certificate.lines if not line.fits]
     values = []
     for line in over:
-        between = "" if line.exact else f" (95 %: {show(line.low, line.name)} to {show(line.high, line.name)})"
+        low, high = (show(end, line.name) for end in line.interval)
+        between = "" if line.exact else f" (95 %: {low} to {high})"
         named = f"{line.name} ({line.statistic})" if line.statistic not in (None, "quiet") else line.name
         values.append(f"{named} {show(line.measured, line.name)}{between}")
     rule = " and ".join(f"{line.name} must be at most {show(line.limit, line.name)}" for line in over)
@@ -372,63 +230,56 @@ class OpensOnnx(Protocol):
 class Subject:
     """A network to certify."""
 
-    name: str
-    form: str  # module, onnx, safetensors, architecture, published
-    weights_sha256: str
+    about: CertifiedNetwork
     costs: GraphCosts
     prepare: Callable[[Device, int], Runnable]  # on a device, for a batch
     plan: NetworkSpec | None = None
-    architecture: str = ""  # as the file's card tells it
 
 
-def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | None = None, channels: int = 3) -> Subject:
+def open_subject(network: torch.nn.Module | str | Path, *, resolution: int | None = None) -> Subject:
     """Read `network`; a module that does not say so itself needs its input `resolution`."""
     if isinstance(network, torch.nn.Module):
-        return _of_module(network, type(network).__name__, "module", resolution, channels)
+        return _of_module(network, type(network).__name__, "module", resolution=resolution)
     word = str(network)
-    if word.lower().endswith(".onnx"):
+    ending = Path(word).suffix.lower()
+    if ending == ".onnx":
         return _of_onnx(Path(word))
-    if word.lower().endswith(".safetensors") or Path(word).is_dir():
+    if ending == ".safetensors" or Path(word).is_dir():
         read = read_network(word)
-        subject = _of_module(read.network, word, "safetensors", None, channels)
-        return replace(subject, architecture=read.card.architecture)
-    if word.lower().endswith(".json"):
-        network = build_plan(plan_in(read_json(word), word))
-        return _of_module(network, word, "architecture", None, channels)
+        return _of_module(read.network, word, "safetensors", architecture=read.card.architecture)
+    if ending == ".json":
+        return _of_module(build_plan(plan_in(read_json(word), word)), word, "architecture")
     if word.lower() in {name.lower() for name in zoo.networks()}:
         entry = zoo.find(word)
-        return _of_module(build_plan(entry.network), entry.name, "published", None, channels)
-    if "/" in word or "." in Path(word).suffix:
+        return _of_module(build_plan(entry.network), entry.name, "published")
+    if "/" in word or ending:
         raise BadInput("a network must be a .onnx, .safetensors or .json file", value=word, remedy="Export it first.")
     raise UnknownName("a network", word, zoo.networks())
 
 
-def _of_module(module: torch.nn.Module, name: str, form: str, resolution: int | None, channels: int) -> Subject:
+def _of_module(
+    module: torch.nn.Module, name: str, form: str, *, resolution: int | None = None, architecture: str = ""
+) -> Subject:
     described = module.plan if isinstance(module, Network) else None
-    if described is not None:
-        channels, resolution = described.stem.in_channels, resolution or described.resolution
-    if resolution is None:
+    channels = 3 if described is None else described.stem.in_channels
+    side = resolution if described is None else resolution or described.resolution
+    if side is None:
         raise BadInput("a module's input resolution must be known", value=None, remedy="Pass resolution=224.")
-    shape = (channels, resolution, resolution)
+    shape = (channels, side, side)
     still = frozen_copy(module).cpu()  # exported and hashed there; a device places its own copy
-    graph = graph_costs(onnx_bytes(still, torch.zeros(1, *shape)))
-    numbers = sum(p.numel() for p in module.parameters())
-    stored = sum(p.numel() * p.element_size() for p in module.parameters())
-    # The module's own parameters, BN's scales and shifts among them; the graph has those folded away.
-    counted = GraphCosts(
-        macs=graph.macs, params=numbers, model_size=stored, memory=graph.memory, input_shape=graph.input_shape
+    counted = replace(
+        graph_costs(onnx_bytes(still, torch.zeros(1, *shape))),
+        # The module's own parameters, BN's scales and shifts among them; the graph has those folded away.
+        params=sum(p.numel() for p in module.parameters()),
+        model_size=sum(p.numel() * p.element_size() for p in module.parameters()),
     )
 
     def prepare(device: Device, batch: int) -> Runnable:
-        return device.prepare(still, _images(batch, shape))
+        return device.prepare(still, random_images(batch, shape))
 
+    marks = {"weights_sha256": tensors_fingerprint(still.state_dict()), "architecture": architecture}
     return Subject(
-        name=name,
-        form=form,
-        weights_sha256=tensors_fingerprint(still.state_dict()),
-        costs=counted,
-        prepare=prepare,
-        plan=described,
+        about=CertifiedNetwork(name=name, form=form, **marks), costs=counted, prepare=prepare, plan=described
     )
 
 
@@ -439,29 +290,17 @@ def _of_onnx(path: Path) -> Subject:
 
     def prepare(device: Device, batch: int) -> Runnable:
         if not isinstance(device, OpensOnnx):
-            raise BadInput(
-                "an ONNX file must be run by a runtime for ONNX", value=device.name, remedy="Use --device onnxruntime."
-            )
+            rule = "an ONNX file must be run by a runtime for ONNX"
+            raise BadInput(rule, value=device.name, remedy="Use --device onnxruntime.")
         try:
-            runnable = device.open(str(path), _images(batch, costs.input_shape[1:]))
+            runnable = device.open(str(path), random_images(batch, costs.input_shape[1:]))
             runnable.run()
         except Exception as error:
-            raise BadInput(
-                f"{path} must run on {device.name} with batch {batch}",
-                value=" ".join(str(error).split())[:120],
-                remedy="Export it again with a dynamic batch, or ask for the batch it was made for.",
-            ) from error
+            remedy = "Export it again with a dynamic batch, or ask for the batch it was made for."
+            rule = f"{path} must run on {device.name} with batch {batch}"
+            raise BadInput(rule, value=reason_of(error), remedy=remedy) from error
         return runnable
 
-    return Subject(
-        name=str(path),
-        form="onnx",
-        weights_sha256=graph_hash(graph),  # a file's metadata may name this certificate later
-        costs=costs,
-        prepare=prepare,
-        architecture=card_in(graph, path).architecture,
-    )
-
-
-def _images(batch: int, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
+    marks = {"weights_sha256": graph_hash(graph), "architecture": card_in(graph, path).architecture}
+    # The graph's hash leaves out the file's metadata, which may name this certificate later.
+    return Subject(about=CertifiedNetwork(name=str(path), form="onnx", **marks), costs=costs, prepare=prepare)

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from snugnet.costs.measure import versions
-from snugnet.deploy.card import Card, check_card
+from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import check_finite
-from snugnet.deploy.onnx_file import describe, graph_hash, open_session
+from snugnet.deploy.onnx_file import describe, graph_hash, open_session, random_images, run_session
 from snugnet.devices.device import frozen_copy
 from snugnet.devices.onnx_graph import quietly
-from snugnet.errors import BadInput
+from snugnet.errors import BadInput, reason_of
 from snugnet.nets.network import Network
 from snugnet.store import check_writable, sha256, tensors_fingerprint, write_bytes
 
@@ -89,15 +89,12 @@ def export(
     if images is not None:
         _check_images(images, shape)
     classes = _classes(still, shape)
-    check_card(known, classes=classes, channels=shape[0])
+    known.check(classes=classes, channels=shape[0])
     traced = _trace(still, shape)
     data = _onnx(traced, known, _about(still, shape, classes))
     session = open_session(data, "the exported graph")
 
-    def in_runtime(batch: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
-
-    comparisons = _compare("onnx", in_runtime, still, shape, images, tolerance)
+    comparisons = _compare("onnx", lambda batch: run_session(session, batch), still, shape, images, tolerance)
     if program is not None:
         comparisons += _compare("program", traced.module(), still, shape, images, tolerance)
         write_bytes(program, _program(traced))
@@ -145,12 +142,10 @@ def _check_images(images: Tensor, shape: tuple[int, int, int]) -> None:
 def _classes(still: nn.Module, shape: tuple[int, int, int]) -> int:
     try:
         with torch.inference_mode():
-            logits = still(_random(2, shape))
+            logits = still(random_images(2, shape))
     except Exception as error:
-        reason = " ".join(str(error).split())[:120]
-        raise BadInput(
-            f"the module must take images {list(shape)}", value=reason, remedy="Check resolution."
-        ) from error
+        rule = f"the module must take images {list(shape)}"
+        raise BadInput(rule, value=reason_of(error), remedy="Check resolution.") from error
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2:
         raise BadInput(
             "the module must give logits [N, classes]",
@@ -165,15 +160,11 @@ def _trace(still: nn.Module, shape: tuple[int, int, int]) -> Any:
     try:
         with quietly():
             traced = torch.export.export(
-                still, (_random(2, shape),), dynamic_shapes={entry: {0: torch.export.Dim("batch", min=1)}}
+                still, (random_images(2, shape),), dynamic_shapes={entry: {0: torch.export.Dim("batch", min=1)}}
             )
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
-        raise BadInput(
-            "a module must be traceable by torch.export with any batch size",
-            value=reason,
-            remedy="Rewrite the operation it stumbles on.",
-        ) from error
+        rule = "a module must be traceable by torch.export with any batch size"
+        raise BadInput(rule, value=reason_of(error, 160), remedy="Rewrite the operation it stumbles on.") from error
     for node in traced.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
     return traced
@@ -189,10 +180,8 @@ def _onnx(traced: Any, card: Card, about: dict[str, str]) -> bytes:
             assert program is not None
             model = program.model_proto
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
-        raise BadInput(
-            "a module must be exportable to ONNX", value=reason, remedy="Rewrite the operation it stumbles on."
-        ) from error
+        rule = "a module must be exportable to ONNX"
+        raise BadInput(rule, value=reason_of(error, 160), remedy="Rewrite the operation it stumbles on.") from error
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del model.graph.value_info[:]  # the exporter's own names for the batch; readers infer them again
@@ -224,7 +213,7 @@ def _compare(
 ) -> list[Comparison]:
     """`run` against the network, on every kind of images and batch; the first real difference is refused."""
     comparisons = []
-    kinds = {"random": _random(BATCHES[-1], shape)}
+    kinds = {"random": random_images(BATCHES[-1], shape)}
     if images is not None:
         kinds["given"] = images.detach().to("cpu", torch.float32)
     for kind, all_images in kinds.items():
@@ -239,9 +228,8 @@ def _compare(
 
 def _difference(form: str, kind: str, actual: Tensor, expected: Tensor, tolerance: float) -> Comparison:
     if actual.shape != expected.shape or not bool(torch.isfinite(expected).all()):
-        raise _differs(
-            form, kind, f"shapes {list(actual.shape)} and {list(expected.shape)}, or logits that are not finite"
-        )
+        shapes = f"{list(actual.shape)} and {list(expected.shape)}"
+        raise _differs(form, kind, f"shapes {shapes}, or logits that are not finite")
     largest, scale = float((actual - expected).abs().max()), max(float(expected.abs().max()), 1e-30)
     if not largest <= tolerance * scale:
         raise _differs(form, kind, f"a difference of {largest:.3g} where the largest logit is {scale:.3g}")
@@ -254,7 +242,3 @@ def _differs(form: str, kind: str, value: str) -> BadInput:
         value=value,
         remedy="Nothing was written. Please report it: the exporter got this network wrong.",
     )
-
-
-def _random(batch: int, shape: tuple[int, int, int]) -> Tensor:
-    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))

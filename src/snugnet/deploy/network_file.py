@@ -19,14 +19,14 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from snugnet.costs.measure import versions
-from snugnet.deploy.card import Card, card_from_json, check_card, parse_json
-from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError
+from snugnet.deploy.card import Card, card_from_json
+from snugnet.errors import BadInput, DamagedFile, FileTrouble, SnugnetError, reason_of
 from snugnet.nets.network import Network
 from snugnet.nets.tensor_file import read_tensors
 from snugnet.space.architecture import parse
 from snugnet.space.reading import find_space
 from snugnet.space.spec import NetworkSpec, plan, plan_from_json, plan_to_json
-from snugnet.store import as_model, read_json, sealed, sha256, tensors_fingerprint, unsealed, write_bytes
+from snugnet.store import as_model, parse_json, read_json, sealed, sha256, tensors_fingerprint, unsealed, write_bytes
 
 FORMAT: Final = "snugnet-network-1"
 _REMEDY: Final = "It was cut short or edited; restore it, or export it again."
@@ -58,7 +58,7 @@ def save_network(network: Network, path: str | Path, card: Card | None = None) -
     if Path(path).suffix.lower() != ".safetensors":
         raise BadInput("a network file must end in .safetensors", value=str(path), remedy="Rename it.")
     known = card or Card()
-    check_card(known, classes=network.plan.head.classes, channels=network.plan.stem.in_channels)
+    known.check(classes=network.plan.head.classes, channels=network.plan.stem.in_channels)
     weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     check_finite(weights)
     described = json.dumps(plan_to_json(network.plan), sort_keys=True)
@@ -85,7 +85,7 @@ def read_network(path: str | Path) -> NetworkFile:
     weights_sha256 = tensors_fingerprint(weights)
     card, made_by = Card(), {}
     if "snugnet" in metadata:
-        body = unsealed(parse_json(metadata["snugnet"], str(file)), str(file), "its description")
+        body = unsealed(parse_json(metadata["snugnet"], f"{file}: its description"), str(file), "its description")
         description = as_model(body, _Description, str(file))
         if sha256(metadata.get("plan", "").encode()) != description.plan_sha256:
             raise DamagedFile(f"{file}: its plan must have the checksum it was written with", remedy=_REMEDY)
@@ -127,19 +127,16 @@ def find_network(path: str | Path) -> Path:
 
 def plan_in(value: Any, where: str) -> NetworkSpec:
     """The plan that a JSON value describes: a plan, or an architecture (text) with the name of its space."""
+    fields = value if isinstance(value, dict) else {}
     try:
-        if isinstance(value, dict) and "plan" in value:
-            return plan_from_json(value["plan"])
-        if isinstance(value, dict) and {"stem", "stages", "head"} == set(value):
-            return plan_from_json(value)
-        if (
-            isinstance(value, dict)
-            and isinstance(value.get("architecture"), str)
-            and isinstance(value.get("space"), str)
-        ):
-            options = {"classes": value["classes"]} if isinstance(value.get("classes"), int) else {}
-            space = find_space(value["space"], **options)
-            return plan(parse(value["architecture"], space), space)
+        if "plan" in fields:
+            return plan_from_json(fields["plan"])
+        if set(fields) == {"stem", "stages", "head"}:
+            return plan_from_json(fields)
+        if isinstance(fields.get("architecture"), str) and isinstance(fields.get("space"), str):
+            options = {"classes": fields["classes"]} if isinstance(fields.get("classes"), int) else {}
+            space = find_space(fields["space"], **options)
+            return plan(parse(fields["architecture"], space), space)
     except SnugnetError as error:
         raise DamagedFile(f"{where}: {error.rule}", remedy=error.remedy) from error
     except (TypeError, AttributeError, KeyError) as error:
@@ -169,7 +166,7 @@ class _Description(BaseModel):
 
 def _plan(file: Path, metadata: dict[str, str]) -> NetworkSpec:
     if "plan" in metadata:
-        return plan_in({"plan": parse_json(metadata["plan"], str(file))}, str(file))
+        return plan_in({"plan": parse_json(metadata["plan"], f"{file}: its plan")}, str(file))
     beside = file.with_suffix(".json")
     if beside.is_file():
         return plan_in(read_json(beside), str(beside))
@@ -186,8 +183,8 @@ def _build(described: NetworkSpec, weights: dict[str, Tensor], file: Path) -> Ne
             network = Network(described)
         network.load_state_dict(weights, assign=True)
     except (RuntimeError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DamagedFile(f"{file} must hold the weights of its plan ({reason})", remedy="Export it again.") from error
+        rule = f"{file} must hold the weights of its plan ({reason_of(error)})"
+        raise DamagedFile(rule, remedy="Export it again.") from error
     return network.eval()
 
 

@@ -6,18 +6,19 @@ training: the central square, bilinear; small pictures grow to a whole multiple 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
 
+from snugnet.costs.graph import read_graph
 from snugnet.data.folder import central_square, open_image
 from snugnet.deploy.card import Card
-from snugnet.deploy.network_file import read_network
-from snugnet.deploy.onnx_file import open_onnx
+from snugnet.deploy.network_file import NetworkFile, read_network
+from snugnet.deploy.onnx_file import card_in, checked_metadata, open_session, run_session
 from snugnet.errors import BadInput, FileTrouble
 
 BATCH: Final = 32
@@ -52,6 +53,7 @@ class Predictor:
     resolution: int
     classes: int
     logits: Callable[[Tensor], Tensor] = field(repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of an ONNX file
 
     @property
     def remark(self) -> str:
@@ -59,31 +61,58 @@ class Predictor:
         return "" if self.card.mean else "the file does not say how images are normalised: values from 0 to 1 are used"
 
 
-def open_predictor(path: str | Path, *, threads: int = 1) -> Predictor:
+def open_predictor(path: str | Path) -> Predictor:
     """The network in a .onnx or .safetensors file, or in a run folder."""
-    if Path(path).suffix.lower() == ".onnx":
-        graph = open_onnx(path, threads=threads)
-        return Predictor(
-            card=graph.card,
-            channels=graph.channels,
-            resolution=graph.resolution,
-            classes=graph.classes,
-            logits=graph,
-        )
-    if not Path(path).is_dir() and Path(path).suffix.lower() != ".safetensors":
+    ending = Path(path).suffix.lower()
+    if ending == ".onnx":
+        return open_onnx(path)
+    if not Path(path).is_dir() and ending != ".safetensors":
         raise BadInput(
             "a network to predict with must be a .onnx or .safetensors file, or a run folder",
             value=str(path),
             remedy="Pickles are never read; `snugnet export` writes the others.",
         )
-    read = read_network(path)
+    return predictor_of(read_network(path))
+
+
+def predictor_of(read: NetworkFile) -> Predictor:
+    channels, resolution, classes = read.plan.stem.in_channels, read.plan.resolution, read.plan.head.classes
+    return Predictor(card=read.card, channels=channels, resolution=resolution, classes=classes, logits=read.network)
+
+
+def open_onnx(path: str | Path) -> Predictor:
+    """The network in an ONNX file; one that was written here must be unchanged."""
+    file = Path(path)
+    model = read_graph(file)
+    session = open_session(str(file), str(file))
+    batch, channels, resolution, classes = _sizes(session, file)
+
+    def logits(images: Tensor) -> Tensor:
+        pieces = images.split(batch) if batch is not None else (images,)
+        return torch.cat([run_session(session, piece) for piece in pieces])
+
     return Predictor(
-        card=read.card,
-        channels=read.plan.stem.in_channels,
-        resolution=read.plan.resolution,
-        classes=read.plan.head.classes,
-        logits=read.network,
+        card=card_in(model, file),
+        channels=channels,
+        resolution=resolution,
+        classes=classes,
+        logits=logits,
+        metadata=checked_metadata(model, file),
     )
+
+
+def _sizes(session: Any, file: Path) -> tuple[int | None, int, int, int]:
+    """Batch (None: any), channels, side and classes of a graph that classifies square images."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    shape, logits = inputs[0].shape, outputs[0].shape
+    images = len(shape) == 4 and all(isinstance(size, int) for size in shape[1:]) and shape[2] == shape[3]
+    if len(inputs) != 1 or not images or shape[1] not in (1, 3) or len(logits) != 2 or not isinstance(logits[1], int):
+        raise BadInput(
+            f"{file} must map images [N, 1 or 3, side, side] to logits [N, classes]",
+            value=f"{shape} to {logits}",
+            remedy="Export it for one input resolution.",
+        )
+    return (shape[0] if isinstance(shape[0], int) else None), shape[1], shape[2], logits[1]
 
 
 def predict(predictor: Predictor, images: Sequence[str | Path], *, top: int | None = None) -> list[Prediction]:

@@ -19,8 +19,7 @@ import yaml
 
 from snugnet.data.dataset import Data
 from snugnet.data.dataset import load as load_data
-from snugnet.deploy.card import Card
-from snugnet.deploy.certificate import read_certificate
+from snugnet.deploy.card import Card, read_certificate
 from snugnet.deploy.network_file import load, save_network
 from snugnet.errors import UnknownName
 from snugnet.fitting.pipeline import Pipeline

@@ -22,7 +22,8 @@ from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
 from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.data.dataset import Data
-from snugnet.deploy.certificate import OpensOnnx, certify, read_certificate
+from snugnet.deploy.card import read_certificate
+from snugnet.deploy.certificate import OpensOnnx, certify
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
 from snugnet.deploy.onnx_file import stamp
