@@ -8,6 +8,7 @@ import pytest
 from brute_force import enumerate_choices
 from snugnet.errors import BadInput, Infeasible
 from snugnet.solve import (
+    AdaptiveSearch,
     EffectsPosterior,
     Evaluation,
     Group,
@@ -15,7 +16,6 @@ from snugnet.solve import (
     Problem,
     ResourceCosts,
     adaptive_maximise,
-    adaptive_steps,
     best_choices,
 )
 
@@ -116,10 +116,8 @@ def test_the_winner_is_expected_best_not_luckiest():
 def test_deterministic_and_resumes_by_replaying_evidence():
     def run(evaluations, evidence=()):
         truth = Truth(1, interactions=0.2)
-        steps = adaptive_steps(
-            truth.problem, truth, evaluations=evaluations, rng=np.random.default_rng(5), evidence=evidence
-        )
-        return [s.evaluation for s in steps]
+        search = AdaptiveSearch(truth.problem, rng=np.random.default_rng(5))
+        return [s.evaluation for s in search.steps(truth, evaluations=evaluations, evidence=evidence)]
 
     whole = run(16)
     assert run(16) == whole

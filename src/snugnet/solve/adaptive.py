@@ -21,10 +21,9 @@ import numpy as np
 
 from snugnet.errors import BadInput, Infeasible
 from snugnet.solve.infeasible import min_max_utilisation
-from snugnet.solve.integer import best_choices, columns_of
+from snugnet.solve.integer import best_choices
 from snugnet.solve.posterior import EffectsPosterior
-from snugnet.solve.problem import Choice, Floats, Objective, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import Choice, Floats, Objective, Outcome, Problem, Solution, Status
 
 Evaluate = Callable[[Choice], tuple[float, float]]
 """choice -> (value, its standard error)"""
@@ -87,26 +86,11 @@ def adaptive_maximise(
     return Solution(found=(best,), status=Status(Outcome.FEASIBLE, message), stats=stats)
 
 
-def adaptive_steps(
-    problem: Problem,
-    evaluate: Evaluate,
-    *,
-    evaluations: int = 30,
-    rng: np.random.Generator,
-    prior: Objective | None = None,
-    evidence: Sequence[Evaluation] = (),
-    initial: int | None = None,
-    explore: float = 1.0,
-    stop_early: bool = False,
-    propose: Propose | None = None,
-) -> Iterator[AdaptiveStep]:
-    """The same, an evaluation at a time: for callers that save between evaluations, report, or stop when they like."""
-    search = AdaptiveSearch(problem, rng=rng, prior=prior, initial=initial, explore=explore, propose=propose)
-    yield from search.steps(evaluate, evaluations=evaluations, evidence=evidence, stop_early=stop_early)
-
-
 class AdaptiveSearch:
-    """Evidence about one problem, what to evaluate next (`propose`, then `learn`) and the best so far (`best`)."""
+    """Evidence about one problem, what to evaluate next (`propose`, then `learn`) and the best so far (`best`).
+
+    `steps` does so an evaluation at a time: for callers that save between evaluations, report, or stop when they like.
+    """
 
     def __init__(
         self,
@@ -119,11 +103,8 @@ class AdaptiveSearch:
         propose: Propose | None = None,
     ) -> None:
         if (initial is not None and initial < 0) or not explore >= 0:
-            raise BadInput(
-                "initial and explore must not be negative",
-                value=(initial, explore),
-                remedy="Try initial=10, explore=1.",
-            )
+            rule, remedy = "initial and explore must not be negative", "Try initial=10, explore=1."
+            raise BadInput(rule, value=(initial, explore), remedy=remedy)
         self.problem = problem
         self._prior = None if prior is None else problem.flat_objective(prior)
         self._initial = initial if initial is not None else INITIAL if prior is None else INITIAL_WITH_PRIOR
@@ -143,14 +124,11 @@ class AdaptiveSearch:
     def propose(self) -> Choice | None:
         """What to evaluate next; None if every fitting choice is known."""
         rng = np.random.default_rng([self._seed, len(self._evidence)])
-        if len(self._fitting()) < self._initial:
-            return self._random(rng)
         for attempt in range(_DRAWS):
-            effects = self._drawn(rng)
-            for choice in self._propose(self._objective(effects), 1 + 4 * attempt):
-                if choice not in self._evidence:
-                    return choice
-        return self._next_best()
+            if choice := self._first_unknown(self._draw(rng), 1 + 4 * attempt):
+                return choice
+        effects = self.posterior().mean if self._evidence else np.zeros(self.problem.columns)
+        return self._first_unknown(effects, len(self._fitting()) + 1)
 
     def best(self) -> tuple[Choice, float, float]:
         """The fitting evaluated choice of the highest posterior mean, that mean, and its standard error."""
@@ -166,7 +144,7 @@ class AdaptiveSearch:
     def posterior(self) -> EffectsPosterior:
         if self._posterior is None:
             evidence = self._evidence.values()
-            rows = np.array([self.row(e.choice) for e in evidence])
+            rows = np.array([self.problem.indicators(e.choice) for e in evidence])
             values, errors = [e.value for e in evidence], [e.error for e in evidence]
             self._posterior = EffectsPosterior.fit(rows, values, errors, self._prior)
         return self._posterior
@@ -194,35 +172,24 @@ class AdaptiveSearch:
             if choice is None:
                 return
             if not self.problem.is_feasible(choice):
-                raise Infeasible(
-                    "a proposed choice must meet every limit",
-                    value=choice,
-                    remedy="Let propose return fitting ones only.",
-                )
+                remedy = "Let propose return fitting ones only."
+                raise Infeasible("a proposed choice must meet every limit", value=choice, remedy=remedy)
             improvement = self._improvement(choice)
             value, error = evaluate(choice)
             evaluation = Evaluation(choice=choice, value=float(value), error=float(error))
             self.learn(evaluation)
-            best, expected, doubt = self.best()
-            yield AdaptiveStep(
-                evaluation=evaluation, best=best, expected=expected, error=doubt, improvement=improvement
-            )
+            best, mean, doubt = self.best()
+            yield AdaptiveStep(evaluation=evaluation, best=best, expected=mean, error=doubt, improvement=improvement)
             calm = calm + 1 if improvement < max(doubt, 1e-3 * self.posterior().effect_size) else 0
             if stop_early and calm >= _CALM:
                 return
-
-    def row(self, choice: Choice) -> Floats:
-        """[N + M] indicators of the options that run and of the depths."""
-        row = np.zeros(len(self.problem.option_slot) + self.problem.runs.shape[1])
-        row[columns_of(self.problem, choice)] = 1.0
-        return row
 
     def _improvement(self, choice: Choice) -> float:
         """The expected improvement over the best so far, in closed form; infinite while choices are random."""
         if len(self._fitting()) < max(self._initial, 1):
             return math.inf
         posterior = self.posterior()
-        mean, variance = posterior.predict(self.row(choice)[None])
+        mean, variance = posterior.predict(self.problem.indicators(choice)[None])
         spread = math.sqrt(float(variance[0]) + posterior.misfit**2)
         z = (float(mean[0]) - self.best()[1]) / max(spread, 1e-300)
         density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
@@ -231,35 +198,25 @@ class AdaptiveSearch:
     def _fitting(self) -> list[Choice]:
         return [choice for choice in self._evidence if self.problem.is_feasible(choice)]
 
-    def _drawn(self, rng: np.random.Generator) -> Floats:
-        if not self._evidence:
-            return self._prior if self._prior is not None else rng.normal(size=len(self.row(self.problem.smallest())))
+    def _draw(self, rng: np.random.Generator) -> Floats:
+        """[N + M] effects from the posterior; while few choices are known, random ones.
+
+        The best choice under random effects fits any limits, and uses them as later choices will.
+        """
+        if not self._evidence and self._prior is not None:
+            return self._prior
+        if not self._evidence or len(self._fitting()) < self._initial:
+            return rng.normal(size=self.problem.columns)
         posterior = self.posterior()
         mean = posterior.mean
         return mean + self._explore * (posterior.draw(rng) - mean)
 
-    def _random(self, rng: np.random.Generator) -> Choice | None:
-        """The best of random effects that is not known: fits under any limits, and uses them as later choices will."""
-        for attempt in range(_DRAWS):
-            effects = rng.normal(size=len(self.problem.option_slot) + self.problem.runs.shape[1])
-            if not self._evidence and self._prior is not None:
-                effects = self._prior
-            for choice in self._propose(self._objective(effects), 1 + 4 * attempt):
-                if choice not in self._evidence:
-                    return choice
-        return self._next_best()
-
-    def _next_best(self) -> Choice | None:
-        effects = self.posterior().mean if self._evidence else np.zeros(len(self.row(self.problem.smallest())))
-        choices = self._propose(self._objective(effects), len(self._fitting()) + 1)
+    def _first_unknown(self, effects: Floats, count: int) -> Choice | None:
+        choices = self._propose(self.problem.split_objective(effects), count)
         return next((choice for choice in choices if choice not in self._evidence), None)
 
     def _exact(self, objective: Objective, count: int) -> Sequence[Choice]:
         return best_choices(self.problem, objective, count=count).found
-
-    def _objective(self, effects: Floats) -> Objective:
-        n = len(self.problem.option_slot)
-        return Objective(self.problem.split_alpha(effects[:n]), self.problem.split_beta(effects[n:]))
 
 
 def _pooled(first: Evaluation, second: Evaluation) -> Evaluation:

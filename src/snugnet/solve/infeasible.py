@@ -15,10 +15,8 @@ import highspy
 import numpy as np
 
 from snugnet.errors import BadInput
-from snugnet.solve.integer import HIGHS_FEASIBILITY, best_choice, joint_model, read_choice, relax
-from snugnet.solve.linear import quiet_highs
-from snugnet.solve.problem import Choice, Floats, Objective, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.integer import best_choice, finest_highs, joint_model, read_choice, relax
+from snugnet.solve.problem import Choice, Floats, Objective, Outcome, Problem, Solution, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +50,17 @@ class Explanation:
 def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
     """All facts of `Explanation`; exact unless `time_limit` seconds run out, which raises `Undecided`."""
     names = [problem.names[k] for k in problem.limited]
-    alone = {name: problem.cost(problem.cheapest(name))[name] for name in names}
     nearest = _least_share(problem, time_limit).value
     feasible = problem.is_feasible(nearest)
     conflict = () if feasible else _irreducible(problem, names, time_limit)
-    given_others = {n: _least(problem, n, [m for m in names if m != n], time_limit) for n in names}
-    in_conflict = {n: _least(problem, n, [m for m in conflict if m != n], time_limit) for n in conflict}
     return Explanation(
         feasible=feasible,
         limits={n: float(problem.limits[n]) for n in names},
         units={r.name: r.unit for r in problem.resources},
-        alone=alone,
-        given_others=given_others,
+        alone={n: _floor(problem, n) for n in names},
+        given_others={n: _least(problem, n, [m for m in names if m != n], time_limit) for n in names},
         conflict=conflict,
-        in_conflict=in_conflict,
+        in_conflict={n: _least(problem, n, [m for m in conflict if m != n], time_limit) for n in conflict},
         factor=_share(problem, nearest),
         nearest=nearest,
     )
@@ -82,14 +77,14 @@ def min_max_utilisation(problem: Problem, *, time_limit: float = 10.0) -> Soluti
     best = _least_share(problem, time_limit)
     if not best.ok or problem.is_feasible(best.value):
         return best
-    least = ", ".join(
-        f"{name} >= {problem.cost(problem.cheapest(name))[name]:.6g} (limit {problem.limits[name]:.6g})"
-        for name in problem.limits
-    )
-    message = (
-        f"no network meets the limits: {least}; the nearest needs every limit times {_share(problem, best.value):.6g}"
-    )
-    return Solution(found=(), status=Status(Outcome.INFEASIBLE, message))
+    least = ", ".join(f"{n} >= {_floor(problem, n):.6g} (limit {limit:.6g})" for n, limit in problem.limits.items())
+    factor = f"the nearest needs every limit times {_share(problem, best.value):.6g}"
+    return Solution(found=(), status=Status(Outcome.INFEASIBLE, f"no network meets the limits: {least}; {factor}"))
+
+
+def _floor(problem: Problem, name: str) -> float:
+    """The smallest cost of one resource, all limits aside."""
+    return problem.cost(problem.cheapest(name))[name]
 
 
 def _share(problem: Problem, choice: Choice) -> float:
@@ -101,24 +96,28 @@ def _share(problem: Problem, choice: Choice) -> float:
 
 def _least(problem: Problem, name: str, kept: list[str], time_limit: float) -> float:
     """The smallest cost of one resource under the `kept` limits; infinite if those conflict."""
-    row = -problem.theta[problem.names.index(name)]
-    objective = Objective(problem.split_alpha(row), problem.split_beta(np.zeros(problem.runs.shape[1])))
-    best = best_choice(problem.with_limits({n: problem.limits[n] for n in kept}), objective, time_limit=time_limit)
+    objective = np.zeros(problem.columns)
+    objective[: len(problem.option_slot)] = -problem.theta[problem.names.index(name)]
+    best = best_choice(_under(problem, kept), problem.split_objective(objective), time_limit=time_limit)
     if best.status.outcome is Outcome.INFEASIBLE:
         return float("inf")
     return problem.cost(best.value)[name]
 
 
+def _under(problem: Problem, kept: list[str]) -> Problem:
+    """The problem with only the `kept` ones of its limits."""
+    return problem.with_limits({n: problem.limits[n] for n in kept})
+
+
 def _irreducible(problem: Problem, names: list[str], time_limit: float) -> tuple[str, ...]:
     """Drop limits one by one as long as the rest still conflicts: what stays cannot spare any."""
     for name in names:  # a limit below its own floor is the clearest explanation
-        if not problem.with_limits({name: problem.limits[name]}).is_feasible(problem.cheapest(name)):
+        if not _under(problem, [name]).is_feasible(problem.cheapest(name)):
             return (name,)
     kept = list(names)
     for name in names:
         trial = [n for n in kept if n != name]
-        smaller = problem.with_limits({n: problem.limits[n] for n in trial})
-        if not fits(smaller, time_limit=time_limit):
+        if not fits(_under(problem, trial), time_limit=time_limit):
             kept = trial
     return tuple(kept)
 
@@ -132,7 +131,7 @@ def fits(problem: Problem, *, time_limit: float = 10.0) -> bool:
 def _least_share(problem: Problem, time_limit: float) -> Solution[Choice]:
     """The choice that minimises the largest cost share. Zero limits cannot be scaled: they stay as they are, if they can."""
     positive = problem.limit > 0
-    floors = [problem.cost(problem.cheapest(problem.names[k]))[problem.names[k]] for k in problem.limited]
+    floors = [_floor(problem, problem.names[k]) for k in problem.limited]
     light = problem.smallest()
     lower = max((f / t for f, t in zip(floors, problem.limit) if t > 0), default=0.0)
     exact = Status(Outcome.OPTIMAL, "no network has a smaller largest share")
@@ -154,16 +153,8 @@ def _least_share(problem: Problem, time_limit: float) -> Solution[Choice]:
 
 def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: float) -> Solution[Choice]:
     """minimise rho  subject to  cost_k <= rho * limit_k  for positive limits, cost_k <= 0 for zero limits."""
-    n, m = len(problem.option_slot), problem.runs.shape[1]
-    lp = joint_model(problem, np.zeros(n + m), integer=True, cap=np.inf)
-    highs = quiet_highs(
-        mip_feasibility_tolerance=HIGHS_FEASIBILITY,
-        primal_feasibility_tolerance=HIGHS_FEASIBILITY,
-        mip_rel_gap=0.0,
-        mip_abs_gap=1e-11,
-        time_limit=time_limit,
-    )
-    highs.passModel(lp)
+    highs = finest_highs(mip_rel_gap=0.0, mip_abs_gap=1e-11, time_limit=time_limit)
+    highs.passModel(joint_model(problem, np.zeros(problem.columns), integer=True, cap=np.inf))
     rows = np.flatnonzero(positive).astype(np.int32)
     shares: Floats = problem.base[problem.limited] / problem.limit_scale
     for row in rows:
@@ -174,17 +165,14 @@ def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: 
     solution = highs.getSolution()
     candidates = [light] if (problem.cost_vector(light)[problem.limited][~positive] == 0).all() else []
     if solution.value_valid:
-        candidates.append(read_choice(problem, np.round(np.array(solution.col_value[: n + m]))))
+        candidates.append(read_choice(problem, solution.col_value[: problem.columns]))
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        fitting = [c for c in candidates if problem.is_feasible(c)]
-        if fitting:
-            return Solution(
-                found=(fitting[0],), status=Status(Outcome.FEASIBLE, "fits; time ran out before one with more to spare")
-            )
-        seconds = time.monotonic() - begun
-        return Solution(
-            found=(), status=Status(Outcome.UNDECIDED, f"no decision within {seconds:.1f} s; allow more time")
-        )
+        fitting = tuple(c for c in candidates if problem.is_feasible(c))[:1]
+        status = Status(Outcome.FEASIBLE, "fits; time ran out before one with more to spare")
+        if not fitting:
+            seconds = time.monotonic() - begun
+            status = Status(Outcome.UNDECIDED, f"no decision within {seconds:.1f} s; allow more time")
+        return Solution(found=fitting, status=status)
     best = min(candidates, key=lambda c: (_share(problem, c), c.depths, c.options))
     return Solution(found=(best,), status=Status(Outcome.OPTIMAL, "no network has a smaller largest share"))
 
@@ -211,11 +199,8 @@ class Price:
     def message(self) -> str:
         if not self.binding:
             return f"{self.name} is not binding ({self.used:.6g} of {self.limit:.6g} {self.unit} used)"
-        if self.gain == 0:
-            return (
-                f"{self.relaxed_by:.0%} more {self.name} gains nothing yet; without the limit: {self.gain_if_free:.4g}"
-            )
-        return f"{self.relaxed_by:.0%} more {self.name} gains {self.gain:.4g}"
+        gain = f"{self.gain:.4g}" if self.gain else f"nothing yet; without the limit: {self.gain_if_free:.4g}"
+        return f"{self.relaxed_by:.0%} more {self.name} gains {gain}"
 
 
 def shadow_prices(
@@ -233,8 +218,8 @@ def shadow_prices(
         resource = problem.resources[k]
         limit = float(problem.limits[resource.name])
         wider = problem.with_limits({**problem.limits, resource.name: limit * (1 + relax_by)})
-        free = problem.with_limits({n: v for n, v in problem.limits.items() if n != resource.name})
         better = best_choice(wider, objective, time_limit=time_limit).value
+        free = _under(problem, [n for n in problem.limits if n != resource.name])
         freest = best_choice(free, objective, time_limit=time_limit).value
         prices.append(
             Price(

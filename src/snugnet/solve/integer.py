@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import highspy
 import numpy as np
@@ -25,8 +25,7 @@ import scipy.sparse as sp
 from snugnet.errors import BadInput
 from snugnet.solve.lagrangian import EnumerationResult, LagrangianEnumeration
 from snugnet.solve.linear import quiet_highs
-from snugnet.solve.problem import TOLERANCE, Choice, Floats, Objective, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Objective, Outcome, Problem, Solution, Status
 
 HIGHS_FEASIBILITY: Final = 1e-10  # HiGHS's finest
 _ENUMERATION_SHARE: Final = 0.25  # of the time limit
@@ -51,11 +50,11 @@ def best_choices(
     Stats: value, bound (on any choice), gap, seconds, enumerated (1 if the enumeration alone proved it).
     """
     if count < 1 or not time_limit > 0 or not 0 <= gap < 1:
-        raise BadInput(
+        rule, remedy = (
             "count must be at least 1, time_limit positive, gap in [0, 1)",
-            value=(count, time_limit, gap),
-            remedy="Use e.g. count=1, time_limit=10, gap=0.",
+            "Try count=1, time_limit=10, gap=0.",
         )
+        raise BadInput(rule, value=(count, time_limit, gap), remedy=remedy)
     begun = time.monotonic()
     relaxed = relax(problem, objective)
     if relaxed is None:
@@ -64,23 +63,19 @@ def best_choices(
         quick = greedy(problem, objective, relaxed.rounded)
         value = problem.value(objective, quick)
         if problem.is_feasible(quick) and _gap(value, relaxed.bound) <= gap:
-            return _report(problem, (quick,), value, relaxed.bound, count, False, begun, by_enumeration=False)
+            return _report(problem, objective, (quick,), relaxed.bound, count, False, begun)
     until = begun + time_limit * _ENUMERATION_SHARE
     enumerated = LagrangianEnumeration(problem, objective, relaxed.prices, count=count, deadline=until).run()
     known = _known(problem, objective, enumerated, relaxed.rounded, count)
     best = problem.value(objective, known[0]) if known else -np.inf
     bound = max(enumerated.bound, best) if enumerated.proven else max(min(enumerated.bound, relaxed.bound), best)
     if enumerated.proven or (len(known) >= count and _gap(best, bound) <= gap and gap > 0):
-        return _report(problem, known, best, bound, count, enumerated.proven, begun, by_enumeration=True)
+        return _report(problem, objective, known, bound, count, enumerated.proven, begun, enumerated=True)
     solved = solve_milp(problem, objective, count=count, deadline=begun + time_limit, gap=gap, known=known)
-    bound = max(min(bound, solved.bound), best)
-    if solved.proven and (len(solved.choices) == count or solved.exhausted):
-        chosen = solved.choices
-    else:
-        merged = {*known, *solved.choices}
-        chosen = tuple(sorted(merged, key=lambda c: (-problem.value(objective, c), c.depths, c.options))[:count])
-    value = problem.value(objective, chosen[0]) if chosen else -np.inf
-    return _report(problem, chosen, value, max(bound, value), count, solved.proven, begun, by_enumeration=False)
+    chosen = solved.choices
+    if not (solved.proven and (len(chosen) == count or solved.exhausted)):
+        chosen = problem.best_first(objective, {*known, *chosen})[:count]
+    return _report(problem, objective, chosen, max(min(bound, solved.bound), best), count, solved.proven, begun)
 
 
 def _known(
@@ -91,8 +86,7 @@ def _known(
         return enumerated.choices
     repaired = greedy(problem, objective, rounded)
     small = [repaired, problem.smallest(), *(problem.cheapest(name) for name in problem.limits)]
-    fitting = {*enumerated.choices, *(c for c in small if problem.is_feasible(c))}
-    return tuple(sorted(fitting, key=lambda c: (-problem.value(objective, c), c.depths, c.options))[:count])
+    return problem.best_first(objective, {*enumerated.choices, *(c for c in small if problem.is_feasible(c))})[:count]
 
 
 def _gap(value: float, bound: float) -> float:
@@ -107,33 +101,28 @@ def _nothing_fits(problem: Problem) -> str:
 
 def _report(
     problem: Problem,
+    objective: Objective,
     chosen: tuple[Choice, ...],
-    value: float,
     bound: float,
     count: int,
     proven: bool,
     begun: float,
-    *,
-    by_enumeration: bool,
+    enumerated: bool = False,
 ) -> Solution[Choice]:
+    stats = {"seconds": time.monotonic() - begun, "enumerated": float(enumerated)}
+    if not chosen:
+        late = "time ran out before a fitting choice was found or excluded; allow more time"
+        status = Status(Outcome.INFEASIBLE, _nothing_fits(problem)) if proven else Status(Outcome.UNDECIDED, late)
+        return Solution(found=(), status=status, stats=stats)
+    value = problem.value(objective, chosen[0])
+    bound = max(bound, value)
     distance = _gap(value, bound)
-    stats = {"seconds": time.monotonic() - begun, "enumerated": float(by_enumeration)}
-    if chosen:
-        stats |= {"value": value, "bound": bound, "gap": distance}
-    if chosen and proven and distance <= _CLOSED:
-        few = f"; only {len(chosen)} choices fit" if len(chosen) < count else ""
-        status = Status(Outcome.OPTIMAL, f"proven best{few}")
-    elif chosen:
-        status = Status(
-            Outcome.FEASIBLE, f"fits, within {distance:.2%} of the optimum; allow more time to close the gap"
-        )
-    elif proven and not chosen:
-        status = Status(Outcome.INFEASIBLE, _nothing_fits(problem))
-    else:
-        status = Status(
-            Outcome.UNDECIDED, "time ran out before a fitting choice was found or excluded; allow more time"
-        )
-    return Solution(found=chosen, status=status, stats=stats)
+    few = f"; only {len(chosen)} choices fit" if len(chosen) < count else ""
+    status = Status(Outcome.OPTIMAL, f"proven best{few}")
+    if not proven or distance > _CLOSED:
+        message = f"fits, within {distance:.2%} of the optimum; allow more time to close the gap"
+        status = Status(Outcome.FEASIBLE, message)
+    return Solution(found=chosen, status=status, stats={**stats, "value": value, "bound": bound, "gap": distance})
 
 
 def joint_model(problem: Problem, minimised: Floats, *, integer: bool, cap: float = _COST_CAP) -> highspy.HighsLp:
@@ -147,8 +136,7 @@ def joint_model(problem: Problem, minimised: Floats, *, integer: bool, cap: floa
     slots, groups = len(problem.slot_sizes), len(problem.groups)
     scale = problem.limit_scale
     choose = sp.csr_matrix((np.ones(n), (problem.option_slot, np.arange(n))), shape=(slots, n))
-    depth_group = np.repeat(np.arange(groups), problem.depth_sizes)
-    simplex = sp.csr_matrix((np.ones(m), (depth_group, np.arange(m))), shape=(groups, m))
+    simplex = sp.csr_matrix((np.ones(m), (problem.depth_group, np.arange(m))), shape=(groups, m))
     shares = problem.theta[limited] / scale[:, None]
     budgets = sp.csr_matrix(np.minimum(shares, cap)) if len(limited) else sp.csr_matrix((0, n))
     matrix = sp.block_array([[budgets, None], [choose, sp.csr_matrix(-problem.runs)], [None, simplex]], format="csc")
@@ -176,21 +164,37 @@ class Relaxation:
 
 def relax(problem: Problem, objective: Objective) -> Relaxation | None:
     """Solve the LP relaxation; None means that not even fractions fit."""
-    flat = problem.flat_objective(objective)
-    magnitude = max(float(np.abs(flat).max()), 1e-300)
+    vertex = solve_joint_lp(problem, -problem.flat_objective(objective))
+    if vertex is None:
+        return None
+    return Relaxation(-vertex.value, vertex.prices, _to_the_smaller_side(problem, vertex.x))
+
+
+@dataclass(frozen=True)
+class JointVertex:
+    """x and y [N + M] of an optimal vertex, its value, and the price of each limit [limited]."""
+
+    x: Floats
+    value: float
+    prices: Floats
+
+
+def solve_joint_lp(problem: Problem, minimised: Floats) -> JointVertex | None:
+    """The LP relaxation of the joint model, from scratch; None means that not even fractions fit."""
+    magnitude = max(float(np.abs(minimised).max()), 1e-300)
     highs = quiet_highs(solver="simplex", presolve="off", primal_feasibility_tolerance=HIGHS_FEASIBILITY)
-    highs.passModel(joint_model(problem, -flat / magnitude, integer=False))
+    highs.passModel(joint_model(problem, minimised / magnitude, integer=False))
     highs.run()
     status = highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
         return None
     if status != highspy.HighsModelStatus.kOptimal:
-        raise ArithmeticError(f"HiGHS left an LP of {len(flat)} columns as {highs.modelStatusToString(status)}")
+        raise ArithmeticError(f"HiGHS left an LP of {len(minimised)} columns as {highs.modelStatusToString(status)}")
     solution = highs.getSolution()
     duals = np.array(solution.row_dual[: len(problem.limited)])
     prices = np.maximum(-duals, 0.0) * magnitude / problem.limit_scale
-    rounded = _to_the_smaller_side(problem, np.array(solution.col_value))
-    return Relaxation(-highs.getInfo().objective_function_value * magnitude, prices, rounded)
+    value = highs.getInfo().objective_function_value * magnitude
+    return JointVertex(np.array(solution.col_value, float), value, prices)
 
 
 def _to_the_smaller_side(problem: Problem, columns: Floats) -> Choice:
@@ -204,21 +208,11 @@ def _to_the_smaller_side(problem: Problem, columns: Floats) -> Choice:
     return problem.choice([int(np.argmin(part)) for part in problem.split_alpha(load)], depths)
 
 
-def read_choice(problem: Problem, column_values: Floats) -> Choice:
+def read_choice(problem: Problem, column_values: Sequence[float]) -> Choice:
     """The choice that an integer solution of the joint model stands for."""
-    n = len(problem.option_slot)
-    options = [int(np.argmax(x)) for x in problem.split_alpha(column_values[:n])]
-    picks = [int(np.argmax(y)) for y in problem.split_beta(column_values[n:])]
-    return problem.choice(options, [g.depths[i] for g, i in zip(problem.groups, picks)])
-
-
-def columns_of(problem: Problem, choice: Choice) -> list[int]:
-    """The columns of x and y that are one for this choice."""
-    n = len(problem.option_slot)
-    columns = [int(problem.slot_starts[s]) + choice.options[s] for s in problem.running(choice)]
-    return columns + [
-        n + int(start) + g.depths.index(d) for start, g, d in zip(problem.depth_starts, problem.groups, choice.depths)
-    ]
+    ones = problem.split_objective(np.round(np.array(column_values)))
+    depths = [g.depths[int(np.argmax(y))] for g, y in zip(problem.groups, ones.depths)]
+    return problem.choice([int(np.argmax(x)) for x in ones.options], depths)
 
 
 @dataclass(frozen=True)
@@ -231,6 +225,12 @@ class MilpResult:
     exhausted: bool
 
 
+def finest_highs(**options: Any) -> highspy.Highs:
+    """HiGHS for integer programmes, at the finest tolerances it has."""
+    finest = {"mip_feasibility_tolerance": HIGHS_FEASIBILITY, "primal_feasibility_tolerance": HIGHS_FEASIBILITY}
+    return quiet_highs(**finest, **options)
+
+
 def solve_milp(
     problem: Problem, objective: Objective, *, count: int, deadline: float, gap: float, known: Sequence[Choice] = ()
 ) -> MilpResult:
@@ -241,12 +241,7 @@ def solve_milp(
     """
     flat = problem.flat_objective(objective)
     magnitude = max(float(np.abs(flat).max()), 1e-300)
-    highs = quiet_highs(
-        mip_feasibility_tolerance=HIGHS_FEASIBILITY,
-        primal_feasibility_tolerance=HIGHS_FEASIBILITY,
-        mip_rel_gap=gap,
-        mip_abs_gap=1e-10,
-    )
+    highs = finest_highs(mip_rel_gap=gap, mip_abs_gap=1e-10)
     highs.passModel(joint_model(problem, -flat / magnitude, integer=True))
     found: list[Choice] = []
     bound, misfits = float("inf"), 0
@@ -265,7 +260,7 @@ def solve_milp(
         solution = highs.getSolution()
         if not solution.value_valid:
             return MilpResult(tuple(found), False, bound, False)
-        choice = read_choice(problem, _rounded(solution.col_value))
+        choice = read_choice(problem, solution.col_value)
         if problem.is_feasible(choice):
             found.append(choice)
             if status != highspy.HighsModelStatus.kOptimal:
@@ -276,21 +271,15 @@ def solve_milp(
     return MilpResult(tuple(found), misfits <= _MISFITS, bound, False)
 
 
-def _rounded(columns: Sequence[float]) -> Floats:
-    return np.round(np.array(columns))
-
-
 def _start_from(highs: highspy.Highs, problem: Problem, known: Sequence[Choice]) -> None:
     if known:
-        columns = np.array(columns_of(problem, known[0]), np.int32)
-        x = np.zeros(highs.getNumCol())
-        x[columns] = 1.0
+        x = problem.indicators(known[0])
         highs.setSolution(len(x), np.arange(len(x), dtype=np.int32), x)
 
 
 def _cut_off(highs: highspy.Highs, problem: Problem, choice: Choice) -> None:
     """Forbid exactly this choice: not all of its ones together (a choice is determined by its running slots and depths)."""
-    columns = np.array(columns_of(problem, choice), np.int32)
+    columns = np.array(problem.ones(choice), np.int32)
     highs.addRow(-np.inf, len(columns) - 1.0, len(columns), columns, np.ones(len(columns)))
 
 

@@ -19,8 +19,7 @@ from typing import Any, Final
 import highspy
 import numpy as np
 
-from snugnet.solve.problem import TOLERANCE, Floats, Ints, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import TOLERANCE, Floats, Ints, Outcome, Problem, Solution, Status
 
 _OPTIMAL: Final = Status(Outcome.OPTIMAL, "exact; use the vertex as it is")
 _REPAIRS: Final = 4

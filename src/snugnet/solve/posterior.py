@@ -47,17 +47,13 @@ class EffectsPosterior:
     def fit(x: ArrayLike, y: ArrayLike, errors: ArrayLike, prior: ArrayLike | None = None) -> EffectsPosterior:
         rows, values, deviations = (np.asarray(v, float) for v in (x, y, errors))
         if rows.ndim != 2 or not len(rows) or values.shape != deviations.shape or len(values) != len(rows):
-            raise BadInput(
-                "evidence must be rows [n, columns] with a value and a standard error each, n at least 1",
-                value=(rows.shape, values.shape, deviations.shape),
-                remedy="Evaluate something first.",
-            )
+            rule = "evidence must be rows [n, columns] with a value and a standard error each, n at least 1"
+            shapes = rows.shape, values.shape, deviations.shape
+            raise BadInput(rule, value=shapes, remedy="Evaluate something first.")
         if not (np.isfinite(values).all() and np.isfinite(deviations).all() and (deviations >= 0).all()):
-            raise BadInput(
-                "values must be finite, standard errors finite and not negative",
-                value=values[~np.isfinite(values)].tolist() or deviations.tolist(),
-                remedy="Leave out what could not be evaluated.",
-            )
+            rule = "values must be finite, standard errors finite and not negative"
+            bad = values[~np.isfinite(values)].tolist() or deviations.tolist()
+            raise BadInput(rule, value=bad, remedy="Leave out what could not be evaluated.")
         believed = None if prior is None else np.asarray(prior, float)
         if believed is not None and len(rows) >= _FEW and np.ptp(rows @ believed) < 1e-12:
             believed = None  # says nothing about these rows
@@ -124,9 +120,8 @@ class EffectsPosterior:
     def left_out(self) -> Floats:
         """[n] what the others predict for each row; sizes of effects as fitted to all."""
         projector = self._projector()
-        predicted: Floats = self.y - (projector @ (self.y - self.x @ self.offset)) / np.maximum(
-            np.diag(projector), 1e-300
-        )
+        residual = projector @ (self.y - self.x @ self.offset)
+        predicted: Floats = self.y - residual / np.maximum(np.diag(projector), 1e-300)
         return predicted
 
     def draw(self, rng: np.random.Generator) -> Floats:
@@ -149,27 +144,30 @@ def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dro
     centre = rows.mean(axis=0)
     x = rows - centre
     free = np.ones((len(y), 1)) if prior is None else np.column_stack([np.ones(len(y)), x @ prior])
-    scale = _scale(y, noise)
-    if (
-        len(y) < _FEW
-    ):  # too few to fit sizes or a slope: the prior at the values' scale, effects as large as their spread
-        given = np.zeros(x.shape[1])
+    scale = max(float(y.std()), 1e-3 * math.sqrt(float(noise.mean())), 1e-9 * float(np.abs(y).max()), 1e-12)
+    gram, offset = x @ x.T / x.shape[1], np.zeros(x.shape[1])
+    if len(y) < _FEW:
+        # Too few to fit sizes or a slope: the prior at the values' scale, effects as large as their spread.
         if prior is not None:
-            given = prior * (
-                float(y.std()) / float((x @ prior).std()) if y.std() > 0 and (x @ prior).std() > 0 else 1.0
-            )
-        return _posterior(x, centre, y, noise, prior, dropped, given, scale, scale / 2, free[:, :1])
-    gram = x @ x.T / x.shape[1]
-    grid = [(float(d) * scale, float(m) * scale) for d in _EFFECT_GRID for m in _MISFIT_GRID]
-    best = max(grid, key=lambda sizes: _likelihood(gram, y, noise, free, *sizes))
+            spread = float((x @ prior).std())
+            offset = prior * (float(y.std()) / spread if y.std() > 0 and spread > 0 else 1.0)
+        sizes, free = (scale, scale / 2), free[:, :1]
+    else:
+        sizes = _fitted_sizes(gram, y, noise, free, scale)
+    inverse = cho_solve(cho_factor(_variance(gram, noise, *sizes), lower=True), np.eye(len(y)))
+    covariance = np.linalg.inv(free.T @ inverse @ free)
+    return EffectsPosterior(x, centre, y, noise, prior, dropped, offset, *sizes, free, inverse, covariance)
+
+
+def _fitted_sizes(gram: Floats, y: Floats, noise: Floats, free: Floats, scale: float) -> tuple[float, float]:
+    """s_d and s_m: the likeliest of a grid, then of a finer one around it."""
+
+    def likeliest(grid: list[tuple[float, float]]) -> tuple[float, float]:
+        return max(grid, key=lambda sizes: _likelihood(gram, y, noise, free, *sizes))
+
+    best = likeliest([(float(d) * scale, float(m) * scale) for d in _EFFECT_GRID for m in _MISFIT_GRID])
     ratio = (_EFFECT_GRID[1] / _EFFECT_GRID[0]) ** 0.5
-    fine = [(best[0] * ratio**i, best[1] * ratio**j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    best = max(fine, key=lambda sizes: _likelihood(gram, y, noise, free, *sizes))
-    return _posterior(x, centre, y, noise, prior, dropped, np.zeros(x.shape[1]), best[0], best[1], free)
-
-
-def _scale(y: Floats, noise: Floats) -> float:
-    return max(float(y.std()), 1e-3 * math.sqrt(float(noise.mean())), 1e-9 * float(np.abs(y).max()), 1e-12)
+    return likeliest([(best[0] * ratio**i, best[1] * ratio**j) for i in (-1, 0, 1) for j in (-1, 0, 1)])
 
 
 def _variance(gram: Floats, noise: Floats, spread: float, misfit: float) -> Floats:
@@ -187,21 +185,3 @@ def _likelihood(gram: Floats, y: Floats, noise: Floats, free: Floats, spread: fl
     squares = float(y @ residual - (weighted.T @ y) @ levels)
     log_determinant = 2 * float(np.log(np.diag(factor[0])).sum())
     return -0.5 * (log_determinant + float(np.linalg.slogdet(inner)[1]) + squares)
-
-
-def _posterior(
-    x: Floats,
-    centre: Floats,
-    y: Floats,
-    noise: Floats,
-    prior: Floats | None,
-    dropped: bool,
-    offset: Floats,
-    spread: float,
-    misfit: float,
-    free: Floats,
-) -> EffectsPosterior:
-    variance = _variance(x @ x.T / x.shape[1], noise, spread, misfit)
-    inverse = cho_solve(cho_factor(variance, lower=True), np.eye(len(y)))
-    covariance = np.linalg.inv(free.T @ inverse @ free)
-    return EffectsPosterior(x, centre, y, noise, prior, dropped, offset, spread, misfit, free, inverse, covariance)

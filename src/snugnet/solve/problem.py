@@ -8,23 +8,28 @@ resource costs the same bilinear form of it,
 
 which is linear in alpha at fixed beta and the other way round: all solvers of this package live on that. Numbers only: what
 an option is, and what it is good for, is known elsewhere.
+
+Every solver hands back a `Solution`: the value, a status whose message is advice, and statistics. An outcome never has to be
+guessed from None or False: `solution.value` is there, or reading it raises the reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from snugnet.errors import BadProblem
+from snugnet.errors import BadProblem, Infeasible, SnugnetError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+T = TypeVar("T")
 
 TOLERANCE: Final = 1e-9
 """A cost fits when it is at most `limit * (1 + TOLERANCE)`: an allowance for rounding of sums in float64 and nothing else.
@@ -86,9 +91,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         _check_groups(self.groups)
-        names = [r.name for r in self.resources]
-        for name in names:
-            if names.count(name) > 1:
+        for name in self.names:
+            if self.names.count(name) > 1:
                 raise BadProblem("every resource must be named once", value=name, remedy="Rename or merge them.")
         for resource in self.resources:
             _check_costs(resource, self.slot_sizes.tolist())
@@ -98,16 +102,14 @@ class Problem:
     @classmethod
     def plain(cls, costs: Mapping[str, Sequence[ArrayLike]], limits: Mapping[str, float], **units: str) -> Problem:
         """Slots without depths: `costs["latency"][s][c]`, every slot always runs."""
+        if not costs:
+            remedy = "Use Problem(groups=...) without costs."
+            raise BadProblem("a plain problem must have at least one resource", remedy=remedy)
+        arrays = {name: tuple(np.asarray(row, float) for row in rows) for name, rows in costs.items()}
         resources = tuple(
-            ResourceCosts(
-                name=name, unit=units.get(name, "units"), base=0.0, costs=tuple(np.asarray(c, float) for c in rows)
-            )
-            for name, rows in costs.items()
+            ResourceCosts(name=name, unit=units.get(name, "units"), base=0.0, costs=rows)
+            for name, rows in arrays.items()
         )
-        if not resources:
-            raise BadProblem(
-                "a plain problem must have at least one resource", remedy="Use Problem(groups=...) without costs."
-            )
         sizes = tuple(len(c) for c in resources[0].costs)
         group = Group(name="slots", options=sizes, depths=(len(sizes),))
         return cls(groups=(group,), resources=resources, limits=dict(limits))
@@ -116,7 +118,7 @@ class Problem:
         """The same problem under other limits (all of them: a resource left out is free)."""
         return replace(self, limits=dict(limits))
 
-    # --- layout: alpha flat over [slot, option], beta flat over [group, allowed depth] ------------------------------------
+    # --- layout: alpha flat over [slot, option] (N), beta flat over [group, allowed depth] (M) -----------------------------
 
     @cached_property
     def slot_sizes(self) -> Ints:
@@ -140,6 +142,11 @@ class Problem:
         return np.cumsum(self.depth_sizes) - self.depth_sizes
 
     @cached_property
+    def depth_group(self) -> Ints:
+        """[M] the group of every flat depth."""
+        return np.repeat(np.arange(len(self.groups)), self.depth_sizes)
+
+    @cached_property
     def group_slots(self) -> tuple[range, ...]:
         """Per group the numbers of its slots."""
         ends = np.cumsum([len(g.options) for g in self.groups]).tolist()
@@ -153,6 +160,11 @@ class Problem:
             for i, depth in enumerate(group.depths):
                 matrix[list(self.group_slots[g])[:depth], self.depth_starts[g] + i] = 1.0
         return matrix
+
+    @property
+    def columns(self) -> int:
+        """N + M: of the joint programme, and of a row that says what runs."""
+        return len(self.option_slot) + len(self.depth_group)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -204,6 +216,11 @@ class Problem:
     def split_beta(self, flat: Floats) -> tuple[Floats, ...]:
         return tuple(np.split(flat, self.depth_starts[1:]))
 
+    def split_objective(self, flat: Floats) -> Objective:
+        """The effects [N + M] by slot and by group: the way back from `flat_objective`."""
+        n = len(self.option_slot)
+        return Objective(self.split_alpha(flat[:n]), self.split_beta(flat[n:]))
+
     # --- costs ------------------------------------------------------------------------------------------------------------
 
     def alpha_costs(self, beta: Floats) -> Floats:
@@ -235,6 +252,10 @@ class Problem:
         """[limited] cost minus limit; positive is over budget."""
         return self.cost_vector(where)[self.limited] - self.limit
 
+    def over(self, where: Point | Choice) -> dict[str, float]:
+        """By how much each limit is exceeded, of those that are."""
+        return {self.names[k]: float(e) for k, e in zip(self.limited, self.excess(where)) if e > 0}
+
     def is_feasible(self, where: Point | Choice, tolerance: float = TOLERANCE) -> bool:
         """Is it in the set (probabilities that sum to one), and does every cost fit within `limit * (1 + tolerance)`?"""
         if isinstance(where, Point):
@@ -248,32 +269,36 @@ class Problem:
     def choice(self, options: Sequence[int], depths: Sequence[int]) -> Choice:
         """A choice in canonical form (idle slots say option 0), so that equal networks are equal values."""
         if len(options) != len(self.slot_sizes) or len(depths) != len(self.groups):
-            raise BadProblem(
-                f"a choice must have {len(self.slot_sizes)} options and {len(self.groups)} depths",
-                value=f"{len(options)} and {len(depths)}",
-                remedy="Give one option per slot and one depth per group.",
-            )
+            rule = f"a choice must have {len(self.slot_sizes)} options and {len(self.groups)} depths"
+            remedy = "Give one option per slot and one depth per group."
+            raise BadProblem(rule, value=f"{len(options)} and {len(depths)}", remedy=remedy)
         clean = [0] * len(options)
         for g, (group, depth) in enumerate(zip(self.groups, depths)):
             if depth not in group.depths:
-                raise BadProblem(
-                    f"the depth of {group.name} must be one of {group.depths}",
-                    value=int(depth),
-                    remedy="Pick an allowed one.",
-                )
+                rule = f"the depth of {group.name} must be one of {group.depths}"
+                raise BadProblem(rule, value=int(depth), remedy="Pick an allowed one.")
             for s, size in zip(self.group_slots[g][:depth], group.options):
                 if not 0 <= options[s] < size:
-                    raise BadProblem(
-                        f"slot {s} ({group.name}) must take an option of 0..{size - 1}",
-                        value=int(options[s]),
-                        remedy="Count options from 0.",
-                    )
+                    rule = f"slot {s} ({group.name}) must take an option of 0..{size - 1}"
+                    raise BadProblem(rule, value=int(options[s]), remedy="Count options from 0.")
                 clean[s] = int(options[s])
         return Choice(tuple(clean), tuple(int(d) for d in depths))
 
     def running(self, choice: Choice) -> list[int]:
         """The slots that run."""
         return [s for slots, depth in zip(self.group_slots, choice.depths) for s in slots[:depth]]
+
+    def ones(self, choice: Choice) -> list[int]:
+        """The columns that are one for this choice: its options in the slots that run, and its depths."""
+        options = [int(self.slot_starts[s]) + choice.options[s] for s in self.running(choice)]
+        starts = (len(self.option_slot) + self.depth_starts).tolist()
+        return options + [i + g.depths.index(d) for i, g, d in zip(starts, self.groups, choice.depths)]
+
+    def indicators(self, choice: Choice) -> Floats:
+        """[N + M] the choice as a row of zeros and ones."""
+        row = np.zeros(self.columns)
+        row[self.ones(choice)] = 1.0
+        return row
 
     def point(self, choice: Choice) -> Point:
         """The choice as one-hot vectors."""
@@ -282,15 +307,18 @@ class Problem:
         return Point(alpha, beta)
 
     def uniform(self) -> Point:
-        return Point(
-            tuple(np.full(n, 1.0 / n) for n in self.slot_sizes), tuple(np.full(n, 1.0 / n) for n in self.depth_sizes)
-        )
+        alpha, beta = ([np.full(n, 1.0 / n) for n in sizes] for sizes in (self.slot_sizes, self.depth_sizes))
+        return Point(tuple(alpha), tuple(beta))
 
     def value(self, objective: Objective, choice: Choice) -> float:
         """The sum of the effects of what a choice runs, correctly rounded."""
         parts = [objective.options[s][choice.options[s]] for s in self.running(choice)]
         parts += [v[g.depths.index(d)] for v, g, d in zip(objective.depths, self.groups, choice.depths)]
         return math.fsum(parts)
+
+    def best_first(self, objective: Objective, choices: Iterable[Choice]) -> tuple[Choice, ...]:
+        """By falling value; equal ones in the order of depths and options, so that the answer is one."""
+        return tuple(sorted(choices, key=lambda c: (-self.value(objective, c), c.depths, c.options)))
 
     def least(self, weights: Floats) -> Choice:
         """The choice with the smallest sum of flat option `weights` [N]; ties go to low depths and low numbers."""
@@ -325,19 +353,62 @@ class Problem:
 
     def _number(self, resource: str) -> int:
         if resource not in self.names:
-            raise BadProblem(
-                "a resource must be one the problem has costs of", value=resource, remedy=f"Known: {self.names}."
-            )
+            rule = "a resource must be one the problem has costs of"
+            raise BadProblem(rule, value=resource, remedy=f"Known: {self.names}.")
         return self.names.index(resource)
+
+
+class Outcome(Enum):
+    OPTIMAL = "optimal"  # proven
+    FEASIBLE = "feasible"  # fits, but the gap is not closed
+    INFEASIBLE = "infeasible"  # proven: nothing fits
+    UNDECIDED = "undecided"  # time ran out before anything that fits was found
+
+
+class Undecided(SnugnetError):
+    """The time limit passed before a fitting choice was found or excluded."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """How it ended, and what to do about it."""
+
+    outcome: Outcome
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.outcome.value}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution(Generic[T]):
+    """`value` (raises the reason if there is none), `status`, `stats` (times in seconds, counts, bounds)."""
+
+    found: tuple[T, ...]
+    status: Status
+    stats: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.found)
+
+    @property
+    def value(self) -> T:
+        if self.found:
+            return self.found[0]
+        if self.status.outcome is Outcome.INFEASIBLE:
+            remedy = "Raise a limit (see `explain`)."
+            raise Infeasible("the limits must admit a choice", value=self.status.message, remedy=remedy)
+        raise Undecided("a choice must be found in time", value=self.status.message, remedy="Allow more time.")
 
 
 def _joined(vectors: Sequence[Floats], sizes: Ints, what: str) -> Floats:
     if len(vectors) != len(sizes) or any(len(v) != n for v, n in zip(vectors, sizes)):
-        raise BadProblem(
-            f"{what} must have vectors of lengths {sizes.tolist()}",
-            value=[len(v) for v in vectors],
-            remedy="One vector per slot (alpha) or group (beta).",
-        )
+        rule = f"{what} must have vectors of lengths {sizes.tolist()}"
+        remedy = "One vector per slot (alpha) or group (beta)."
+        raise BadProblem(rule, value=[len(v) for v in vectors], remedy=remedy)
     flat: Floats = np.concatenate([np.asarray(v, float) for v in vectors])
     return flat
 
@@ -348,54 +419,37 @@ def _check_groups(groups: Sequence[Group]) -> None:
     for group in groups:
         for position, count in enumerate(group.options):
             if count < 1:
-                raise BadProblem(
-                    f"slot {position} of {group.name} must have at least one option",
-                    value=count,
-                    remedy="Give it an option or remove the slot.",
-                )
-        legal = all(0 <= d <= len(group.options) for d in group.depths)
+                rule = f"slot {position} of {group.name} must have at least one option"
+                raise BadProblem(rule, value=count, remedy="Give it an option or remove the slot.")
+        slots = len(group.options)
+        legal = all(0 <= d <= slots for d in group.depths)
         if not group.depths or not legal or len(set(group.depths)) != len(group.depths):
-            raise BadProblem(
-                f"the depths of {group.name} must be different numbers of 0..{len(group.options)}",
-                value=group.depths,
-                remedy=f"For slots that always run give depths=({len(group.options)},).",
-            )
+            rule = f"the depths of {group.name} must be different numbers of 0..{slots}"
+            raise BadProblem(rule, value=group.depths, remedy=f"For slots that always run give depths=({slots},).")
 
 
 def _check_costs(resource: ResourceCosts, sizes: list[int]) -> None:
     lengths = [len(c) for c in resource.costs]
     if lengths != sizes:
-        raise BadProblem(
-            f"{resource.name} must have a cost for every option of every slot ({sizes})",
-            value=lengths,
-            remedy="Measure the missing options, or remove them from the slot.",
-        )
+        rule = f"{resource.name} must have a cost for every option of every slot ({sizes})"
+        raise BadProblem(rule, value=lengths, remedy="Measure the missing options, or remove them from the slot.")
     if not (math.isfinite(resource.base) and resource.base >= 0):
-        raise BadProblem(
-            f"the base of {resource.name} must be finite and not negative", value=resource.base, remedy="Measure again."
-        )
+        rule = f"the base of {resource.name} must be finite and not negative"
+        raise BadProblem(rule, value=resource.base, remedy="Measure again.")
     for s, costs in enumerate(resource.costs):
         bad = ~(np.isfinite(costs) & (np.asarray(costs) >= 0))
         if bad.any():
             c = int(np.argmax(bad))
-            raise BadProblem(
-                f"{resource.name} of slot {s}, option {c} must be finite and not negative",
-                value=float(costs[c]),
-                remedy="Measure it again, or remove the option.",
-            )
+            rule = f"{resource.name} of slot {s}, option {c} must be finite and not negative"
+            raise BadProblem(rule, value=float(costs[c]), remedy="Measure it again, or remove the option.")
 
 
 def _check_limit(name: str, limit: Any, units: Mapping[str, str]) -> None:
     if name not in units:
-        raise BadProblem(
-            f"a limit on {name} must have costs of {name} to go with it",
-            value=limit,
-            remedy=f"Add its costs, or drop the limit; costs exist of: {', '.join(units) or 'nothing'}.",
-        )
+        remedy = f"Add its costs, or drop the limit; costs exist of: {', '.join(units) or 'nothing'}."
+        raise BadProblem(f"a limit on {name} must have costs of {name} to go with it", value=limit, remedy=remedy)
     number = isinstance(limit, int | float | np.floating | np.integer) and not isinstance(limit, bool)
     if not number or not math.isfinite(limit) or limit < 0:
-        raise BadProblem(
-            f"the limit on {name} must be a finite number of {units[name]}, not negative",
-            value=limit,
-            remedy=f"Convert it to {units[name]} first; leave the limit out if there is none.",
-        )
+        rule = f"the limit on {name} must be a finite number of {units[name]}, not negative"
+        remedy = f"Convert it to {units[name]} first; leave the limit out if there is none."
+        raise BadProblem(rule, value=limit, remedy=remedy)

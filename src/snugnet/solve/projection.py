@@ -18,8 +18,7 @@ import numpy as np
 from snugnet.errors import Infeasible
 from snugnet.solve.integer import best_choice
 from snugnet.solve.linear import LinearOracle
-from snugnet.solve.problem import Choice, Floats, Objective, Point, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import Choice, Floats, Objective, Outcome, Point, Problem, Solution, Status
 
 _ROUNDS: Final = 20
 _ROUNDINGS: Final = 4096
@@ -53,8 +52,8 @@ def project_alternating(problem: Problem, point: Point) -> Solution[Choice]:
     exact projection at these depths decides.
     """
     if not problem.is_feasible(point):
-        over = {n: float(e) for n, e in zip(problem.limits, problem.excess(point)) if e > 0}
-        raise Infeasible("the relaxed point must fit before it is projected", value=over, remedy="Use project instead.")
+        rule = "the relaxed point must fit before it is projected"
+        raise Infeasible(rule, value=problem.over(point), remedy="Use project instead.")
     oracle = LinearOracle(problem)
     objective = projection_objective(problem, point)
     alpha_objective, beta_objective = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)

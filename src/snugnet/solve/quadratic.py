@@ -21,8 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from snugnet.solve.infeasible import min_max_utilisation
-from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Point, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Outcome, Point, Problem, Solution, Status
 
 _ROUNDS: Final = 50
 _STILL: Final = 1e-4  # largest change of a probability in a round
@@ -42,8 +41,10 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
         return Solution(found=(smallest,), status=status, stats={"rounds": 0.0, "seconds": time.monotonic() - begun})
     limit = problem.limit - np.minimum(_MARGIN * problem.limit, spare / 2)
     alpha, beta = problem.flat_alpha(smallest.alpha), problem.flat_beta(smallest.beta)
-    flat_alpha = _Flattest(problem.slot_sizes, _light_to_heavy(problem))
-    flat_beta = _Flattest(problem.depth_sizes, _shallow_to_deep(problem))
+    # Slot by slot from light to heavy, group by group from shallow to deep.
+    flat_alpha = _Flattest(problem.slot_sizes, np.lexsort((_load(problem), problem.option_slot)))
+    depths = np.concatenate([g.depths for g in problem.groups])
+    flat_beta = _Flattest(problem.depth_sizes, np.lexsort((depths, problem.depth_group)))
     base = problem.base[problem.limited]
     rounds, moved = 0, np.inf
     while moved > _STILL and rounds < _ROUNDS:
@@ -60,13 +61,11 @@ def balanced_start(problem: Problem, *, time_limit: float = 10.0) -> Solution[Po
     point = Point(problem.split_alpha(alpha), problem.split_beta(beta))
     if not problem.is_feasible(point, tolerance=0.0):
         raise ArithmeticError(f"a balanced start left its budgets by {problem.excess(point)}")
-    stats = {"rounds": float(rounds), "seconds": time.monotonic() - begun}
+    status = Status(Outcome.OPTIMAL, "balanced, and strictly inside every limit")
     if moved > _STILL:
-        status = Status(
-            Outcome.FEASIBLE, f"fits, but still moved by {moved:.1e} after {rounds} rounds; good to start from"
-        )
-    else:
-        status = Status(Outcome.OPTIMAL, "balanced, and strictly inside every limit")
+        message = f"fits, but still moved by {moved:.1e} after {rounds} rounds; good to start from"
+        status = Status(Outcome.FEASIBLE, message)
+    stats = {"rounds": float(rounds), "seconds": time.monotonic() - begun}
     return Solution(found=(point,), status=status, stats=stats)
 
 
@@ -83,17 +82,6 @@ def _load(problem: Problem) -> Floats:
     return problem.load() if len(problem.limited) else problem.theta.sum(axis=0)
 
 
-def _light_to_heavy(problem: Problem) -> Ints:
-    """Flat option numbers, slot by slot from light to heavy."""
-    return np.lexsort((_load(problem), problem.option_slot))
-
-
-def _shallow_to_deep(problem: Problem) -> Ints:
-    depths = np.concatenate([g.depths for g in problem.groups])
-    group = np.repeat(np.arange(len(problem.groups)), problem.depth_sizes)
-    return np.lexsort((depths, group))
-
-
 class _Flattest:
     """The QP over one block: sum of squared differences of neighbours (in `order`), simplices, and rows x <= room."""
 
@@ -104,11 +92,9 @@ class _Flattest:
         self._uniform = np.repeat(1.0 / sizes, sizes)
         block = np.repeat(np.arange(len(sizes)), sizes)
         neighbours = np.flatnonzero(block[1:] == block[:-1])
-        edges = np.arange(len(neighbours))
-        ones = np.ones(len(neighbours))
-        difference = sp.csr_matrix((ones, (edges, neighbours + 1)), shape=(len(edges), n)) - sp.csr_matrix(
-            (ones, (edges, neighbours)), shape=(len(edges), n)
-        )
+        rows, ones, shape = np.arange(len(neighbours)), np.ones(len(neighbours)), (len(neighbours), n)
+        upper, lower = (sp.csr_matrix((ones, (rows, columns)), shape) for columns in (neighbours + 1, neighbours))
+        difference = upper - lower
         self._quadratic = sp.triu(2.0 * difference.T @ difference, format="csc")
         self._simplices = sp.csc_matrix((np.ones(n), (block, np.arange(n))), shape=(len(sizes), n))
         self._settings = clarabel.DefaultSettings()

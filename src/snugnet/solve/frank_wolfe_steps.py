@@ -1,4 +1,4 @@
-"""Block-coordinate stochastic Frank-Wolfe inside hard budgets (HardCoRe-NAS, algorithm 1).
+"""Frank-Wolfe steps inside hard budgets: one block at a time (HardCoRe-NAS, algorithm 1), or both at once.
 
     pick a block, alpha or beta, at random
     xi = argmin <gradient, xi>   over the block's simplices and the budgets, the other block fixed
@@ -8,6 +8,11 @@ The feasible set of both blocks together is not convex, that of one block is: so
 checked in float64 at each step, and steps are shortened by what rounding would add. The gradient is a function the caller
 passes: noisy or exact, of a network or of a quadratic. State goes in and comes out, so a search can stop and go on to the
 same result, bit for bit.
+
+Steps of one block at a time leave the budget used up, so that depths and options can hardly trade it. In x = alpha * P(runs)
+and y = beta every limit is linear: the feasible set is a convex polytope (the relaxation of `integer`), and one step of
+`iterate_joint` moves both. Its direction is that of the mean of all gradients so far, from the balanced point on: noisy
+gradients average out, and there is no generator to keep.
 """
 
 from __future__ import annotations
@@ -19,15 +24,22 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from snugnet.errors import BadInput, BadProblem, Infeasible
+from snugnet.solve.integer import solve_joint_lp
 from snugnet.solve.linear import Basis, LinearOracle
-from snugnet.solve.problem import TOLERANCE, Floats, Point, Problem
-from snugnet.solve.solution import Outcome, Solution, Status
+from snugnet.solve.problem import TOLERANCE, Floats, Outcome, Point, Problem, Solution, Status
 
 Block = Literal["alpha", "beta"]
 Gradient = Callable[[Point, Block], tuple[float, Sequence[Floats]]]
 """(point, block) -> (loss, its gradient with respect to that block: a vector per slot or per group)."""
+JointGradient = Callable[[Point], tuple[float, Sequence[Floats], Sequence[Floats]]]
+"""point -> (loss, its gradient by slot, its gradient by group)."""
 Schedule = Callable[[int], float]
 """Step number -> gamma in [0, 1]."""
+Step = tuple["FrankWolfeState", "TraceRow"]
+
+_SHORTER: Final = (0.0, 1e-15, 1e-14, 1e-12, 1e-10)
+_HARDLY_RUNS: Final = 1e-2  # share of runs below which a slot's gradient is not blown up further
+_NEVER_RUNS: Final = 1e-12
 
 
 def paper_schedule(step: int) -> float:
@@ -119,21 +131,15 @@ def frank_wolfe(
     momentum: float = 0.0,
 ) -> Solution[FrankWolfeResult]:
     """Take `steps` steps from a fitting point, or from where a state left off (its generator state replaces `rng`'s)."""
-    trace: list[TraceRow] = []
     state = start if isinstance(start, FrankWolfeState) else FrankWolfeState(step=0, point=start)
-    taken = iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum)
-    for after, row in taken:
-        state = after
-        trace.append(row)
-    status = Status(
-        Outcome.FEASIBLE, f"{len(trace)} steps taken, every one inside every limit; more steps may improve it"
-    )
+    taken = list(iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum))
+    state, trace = taken[-1][0] if taken else state, tuple(row for _, row in taken)
+    message = f"{len(trace)} steps taken, every one inside every limit; more steps may improve it"
     stats = {"steps": float(state.step)}
     if trace:
         stats |= {"loss": trace[-1].loss, "gap": trace[-1].gap}
-    return Solution(
-        found=(FrankWolfeResult(point=state.point, state=state, trace=tuple(trace)),), status=status, stats=stats
-    )
+    result = FrankWolfeResult(point=state.point, state=state, trace=trace)
+    return Solution(found=(result,), status=Status(Outcome.FEASIBLE, message), stats=stats)
 
 
 def iterate(
@@ -145,75 +151,80 @@ def iterate(
     rng: np.random.Generator,
     schedule: Schedule = paper_schedule,
     momentum: float = 0.0,
-) -> Iterator[tuple[FrankWolfeState, TraceRow]]:
+) -> Iterator[Step]:
     """The same, step by step: yields the state after each step, for callers that save, report or stop early."""
     if steps < 0 or not 0 <= momentum < 1:
-        raise BadInput(
-            "steps must not be negative and momentum in [0, 1)", value=(steps, momentum), remedy="Try momentum=0.9."
-        )
-    if not problem.is_feasible(state.point):
-        over = {n: float(e) for n, e in zip(problem.limits, problem.excess(state.point)) if e > 0}
-        raise Infeasible(
-            "Frank-Wolfe must start from a point inside every limit", value=over, remedy="Use balanced_start."
-        )
+        rule = "steps must not be negative and momentum in [0, 1)"
+        raise BadInput(rule, value=(steps, momentum), remedy="Try momentum=0.9.")
+    _require_inside(problem, state.point)
     if state.random:
         rng.bit_generator.state = state.random
     oracle = LinearOracle(problem)
     oracle.remember(state.memory)
     for _ in range(steps):
-        state, row = _step(gradient, problem, oracle, state, schedule, momentum, rng)
+        block = _pick_block(problem, rng)
+        loss, vectors = gradient(state.point, block)
+        alpha, beta = problem.flat_alpha(state.point.alpha), problem.flat_beta(state.point.beta)
+        slope, means = _block_slope(problem, block, vectors), state.momentum
+        if momentum > 0:
+            slope = momentum * means[block] + (1 - momentum) * slope if block in means else slope
+            means = {**means, block: slope}
+        here = alpha if block == "alpha" else beta
+        vertex = oracle.alpha(-slope, beta).value if block == "alpha" else oracle.beta(-slope, alpha).value
+        gamma = _gamma(schedule, state.step)
+        point = _moved(problem, state.point, block, here, vertex, gamma)
+        row = _row(problem, state.step, block, float(loss), gamma, float(slope @ (here - vertex)), point)
+        random = dict(rng.bit_generator.state)
+        state = FrankWolfeState(step=state.step + 1, point=point, momentum=means, memory=oracle.memory, random=random)
         yield state, row
 
 
-def _step(
-    gradient: Gradient,
+def iterate_joint(
+    gradient: JointGradient,
     problem: Problem,
-    oracle: LinearOracle,
     state: FrankWolfeState,
-    schedule: Schedule,
-    momentum: float,
-    rng: np.random.Generator,
-) -> tuple[FrankWolfeState, TraceRow]:
-    block = _picked(problem, rng)
-    loss, vectors = gradient(state.point, block)
-    alpha, beta = problem.flat_alpha(state.point.alpha), problem.flat_beta(state.point.beta)
-    slope = problem.flat_alpha(vectors) if block == "alpha" else problem.flat_beta(vectors)
-    if not np.isfinite(slope).all():
-        raise BadProblem(
-            f"the gradient of {block} must be finite",
-            value=float(slope[~np.isfinite(slope)][0]),
-            remedy="Check the loss.",
-        )
-    means = state.momentum
-    if momentum > 0:
-        slope = momentum * means[block] + (1 - momentum) * slope if block in means else slope
-        means = {**means, block: slope}
-    here = alpha if block == "alpha" else beta
-    vertex = oracle.alpha(-slope, beta).value if block == "alpha" else oracle.beta(-slope, alpha).value
-    gamma = float(schedule(state.step))
+    *,
+    steps: int,
+    schedule: Schedule = paper_schedule,
+) -> Iterator[Step]:
+    """Steps of both blocks at once: yields the state after each step, every one inside every limit."""
+    _require_inside(problem, state.point)
+    for _ in range(steps):
+        loss, by_slot, by_group = gradient(state.point)
+        lifted, slope = _lifted(problem, state.point, by_slot, by_group)
+        mean = state.momentum.get("joint", np.zeros_like(slope))
+        mean = mean + (slope - mean) / (state.step + 1)
+        vertex = _joint_vertex(problem, mean)
+        gamma = _gamma(schedule, state.step)
+        point = _lowered(problem, state.point, lifted + gamma * (vertex - lifted))
+        if not problem.is_feasible(point, TOLERANCE):
+            raise ArithmeticError(f"a joint Frank-Wolfe step left its budgets by {problem.excess(point)}")
+        row = _row(problem, state.step, "joint", float(loss), gamma, float(mean @ (lifted - vertex)), point)
+        state = replace(state, step=state.step + 1, point=point, momentum={"joint": mean})
+        yield state, row
+
+
+def _require_inside(problem: Problem, point: Point) -> None:
+    if not problem.is_feasible(point):
+        rule = "Frank-Wolfe must start from a point inside every limit"
+        raise Infeasible(rule, value=problem.over(point), remedy="Use balanced_start.")
+
+
+def _gamma(schedule: Schedule, step: int) -> float:
+    gamma = float(schedule(step))
     if not 0 <= gamma <= 1:
-        raise BadInput(f"the step at {state.step} must be in [0, 1]", value=gamma, remedy="Check the schedule.")
-    point = _moved(problem, state.point, block, here, vertex, gamma)
-    row = TraceRow(
-        step=state.step,
-        block=block,
-        loss=float(loss),
-        gamma=gamma,
-        gap=float(slope @ (here - vertex)),
-        costs=problem.expected_cost(point),
-    )
-    after = replace(
-        state,
-        step=state.step + 1,
-        point=point,
-        momentum=means,
-        memory=oracle.memory,
-        random=dict(rng.bit_generator.state),
-    )
-    return after, row
+        raise BadInput(f"the step at {step} must be in [0, 1]", value=gamma, remedy="Check the schedule.")
+    return gamma
 
 
-def _picked(problem: Problem, rng: np.random.Generator) -> Block:
+def _row(
+    problem: Problem, step: int, block: Block | Literal["joint"], loss: float, gamma: float, gap: float, point: Point
+) -> TraceRow:
+    costs = problem.expected_cost(point)
+    return TraceRow(step=step, block=block, loss=loss, gamma=gamma, gap=gap, costs=costs)
+
+
+def _pick_block(problem: Problem, rng: np.random.Generator) -> Block:
     """Either block at random; a block with nothing to decide is left alone."""
     heads = rng.random() < 0.5
     if (problem.depth_sizes == 1).all():
@@ -223,7 +234,12 @@ def _picked(problem: Problem, rng: np.random.Generator) -> Block:
     return "alpha" if heads else "beta"
 
 
-_SHORTER: Final = (0.0, 1e-15, 1e-14, 1e-12, 1e-10)
+def _block_slope(problem: Problem, block: Block, vectors: Sequence[Floats]) -> Floats:
+    slope = problem.flat_alpha(vectors) if block == "alpha" else problem.flat_beta(vectors)
+    if not np.isfinite(slope).all():
+        bad = float(slope[~np.isfinite(slope)][0])
+        raise BadProblem(f"the gradient of {block} must be finite", value=bad, remedy="Check the loss.")
+    return slope
 
 
 def _moved(problem: Problem, point: Point, block: Block, here: Floats, vertex: Floats, gamma: float) -> Point:
@@ -257,3 +273,34 @@ def _with_block(problem: Problem, point: Point, block: Block, flat: Floats) -> P
     vectors = problem.split_alpha(flat) if block == "alpha" else problem.split_beta(flat)
     normal = tuple(v / v.sum() for v in vectors)
     return replace(point, alpha=normal) if block == "alpha" else replace(point, beta=normal)
+
+
+def _joint_vertex(problem: Problem, slope: Floats) -> Floats:
+    """[N + M] x and y of the least <slope, .>; solved from scratch, so the answer depends on nothing else."""
+    vertex = solve_joint_lp(problem, slope)
+    if vertex is None:
+        raise ArithmeticError("a joint Frank-Wolfe step found no vertex, although a point inside every limit is known")
+    return vertex.x
+
+
+def _lifted(
+    problem: Problem, point: Point, by_slot: Sequence[Floats], by_group: Sequence[Floats]
+) -> tuple[Floats, Floats]:
+    """The point as [x, y], and the gradient with respect to both: alpha = x / P(runs) depends on y too."""
+    alpha, beta = problem.flat_alpha(point.alpha), problem.flat_beta(point.beta)
+    slope_alpha, slope_beta = problem.flat_alpha(by_slot), problem.flat_beta(by_group)
+    running = problem.runs @ beta
+    share = np.maximum(running, _HARDLY_RUNS)
+    own = np.add.reduceat(slope_alpha * alpha, problem.slot_starts) / share
+    slope = np.concatenate([slope_alpha / share[problem.option_slot], slope_beta - own @ problem.runs])
+    return np.concatenate([alpha * running[problem.option_slot], beta]), slope
+
+
+def _lowered(problem: Problem, before: Point, lifted: Floats) -> Point:
+    """[x, y] as alpha and beta; the options of a slot that no longer runs stay as they were."""
+    n = len(problem.option_slot)
+    x, beta = np.clip(lifted[:n], 0.0, 1.0), np.clip(lifted[n:], 0.0, 1.0)
+    alpha = tuple(
+        row / row.sum() if row.sum() > _NEVER_RUNS else old for row, old in zip(problem.split_alpha(x), before.alpha)
+    )
+    return Point(alpha, tuple(row / row.sum() for row in problem.split_beta(beta)))
