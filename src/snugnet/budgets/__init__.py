@@ -2,7 +2,7 @@
 
 from snugnet.budgets.budget import Budget
 from snugnet.budgets.extremes import Extreme, cheapest, dearest
-from snugnet.budgets.feasible_set import FeasibleSet, feasible, feasible_by_resolution
+from snugnet.budgets.feasible_set import FeasibleSet, feasible, feasible_by_resolution, feasible_narrowest
 from snugnet.budgets.limits import Limit, Limits, limits_of
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "dearest",
     "feasible",
     "feasible_by_resolution",
+    "feasible_narrowest",
     "limits_of",
 ]

@@ -9,7 +9,7 @@ the set, or refuses before anything is trained, and says what is possible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from snugnet.errors import Infeasible
 from snugnet.solve import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts, explain, fits
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout, Selection
-from snugnet.space.space import SearchSpace
+from snugnet.space.space import BlockChoice, SearchSpace
 from snugnet.space.spec import LayerSpec
 
 Floats = NDArray[np.float64]
@@ -87,6 +87,26 @@ def feasible(
     Layout(space).require_additive()
     limits = limits_of(space, tables, budget, margin=margin, tighten=tighten)
     return _feasible(Layout(space), limits, margin, time_limit)
+
+
+def feasible_narrowest(limits: Limits) -> FeasibleSet:
+    """The feasible set of an additive space with every free middle width at the lower end of its range: whatever fits at
+    any widths fits here, so a refusal is final. Choices keep their numbers; architectures are of the narrow space."""
+    return _feasible(Layout(narrowest_space(limits.space)), limits, True, 30.0)
+
+
+def narrowest_space(space: SearchSpace) -> SearchSpace:
+    """`space` with free middle widths fixed at their lower ends."""
+
+    def narrow(choice: BlockChoice) -> BlockChoice:
+        low = choice.expand_range
+        return choice if low is None else replace(choice, expand=low[0], expand_range=None)
+
+    stages = []
+    for stage in space.stages:
+        rows = None if stage.per_position is None else tuple(tuple(map(narrow, row)) for row in stage.per_position)
+        stages.append(replace(stage, choices=tuple(map(narrow, stage.choices)), per_position=rows))
+    return replace(space, stages=tuple(stages))
 
 
 def feasible_by_resolution(

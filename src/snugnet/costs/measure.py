@@ -23,6 +23,7 @@ import torch
 import snugnet
 from snugnet.costs import analytic
 from snugnet.costs.calibrate import Calibration, calibrate
+from snugnet.costs.monotone import smoothed
 from snugnet.costs.table import CostTable, save_table, space_id
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.device import Device, Runnable
@@ -130,7 +131,7 @@ def _fitted(
     parts: Sequence[LayerSpec], plans: Sequence[NetworkSpec], times: Sequence[float], batch: int
 ) -> tuple[Calibration, dict[LayerSpec, float]]:
     """The calibration and the cost of every part, from `times` of the parts and then of the networks."""
-    isolated = dict(zip(parts, times))
+    isolated = smoothed(dict(zip(parts, times)))  # no width costs more than a wider one
     raw = CostTable(resource="latency", costs=isolated, origin={"kind": "raw"})
     fit = calibrate(raw.of_part, plans, times[len(parts) :], batch=batch)
     return fit, {part: fit.cost(part, ms, batch) for part, ms in isolated.items()}

@@ -81,6 +81,12 @@ class Objective:
     depths: tuple[Floats, ...]
 
 
+def expected_cost(base: Any, slot_costs: Any, runs: Any, beta: Any) -> Any:
+    """base + sum over slots of P(slot runs) * its expected cost, P = runs @ beta: formula (3) of HardCoRe-NAS, which is also
+    TF-NAS's expected latency. `*` and `@` alone, so that numpy arrays and torch tensors (with gradients) both do."""
+    return base + slot_costs @ runs @ beta
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """Groups, resources and limits; see the module's first lines. Build plain-slot problems with `Problem.plain`."""
@@ -229,8 +235,12 @@ class Problem:
 
     def beta_costs(self, alpha: Floats) -> Floats:
         """[resources, M] alpha' Theta: what a unit of flat beta costs at this flat alpha (also the cost's gradient)."""
-        slots = np.add.reduceat(self.theta * alpha, self.slot_starts, axis=1)
-        return slots @ self.runs
+        costs: Floats = self.slot_costs(alpha) @ self.runs
+        return costs
+
+    def slot_costs(self, alpha: Floats) -> Floats:
+        """[resources, slots] what every slot costs where it runs, expected over this flat alpha."""
+        return np.add.reduceat(self.theta * alpha, self.slot_starts, axis=1)
 
     def cost_vector(self, where: Point | Choice) -> Floats:
         """[resources] cost of a relaxed point, or the correctly rounded cost of a choice."""
@@ -239,7 +249,8 @@ class Problem:
             active = [self.slot_starts[s] + ours.options[s] for s in self.running(ours)]
             return np.array([math.fsum([r.base, *row[active]]) for r, row in zip(self.resources, self.theta)])
         alpha, beta = self.flat_alpha(where.alpha), self.flat_beta(where.beta)
-        return self.base + self.beta_costs(alpha) @ beta
+        costs: Floats = expected_cost(self.base, self.slot_costs(alpha), self.runs, beta)
+        return costs
 
     def expected_cost(self, point: Point) -> dict[str, float]:
         """base + alpha' Theta beta of every resource: formula (3) of HardCoRe-NAS and TF-NAS's expectation alike."""

@@ -181,9 +181,9 @@ def _tfnas(
     ranges = ((3, (2.0, 4.0), 1.0), (6, (4.0, 8.0), 2.0))
     choices = tuple(
         BlockChoice(kernel=kernel, expand=expand, expand_range=expand_range, se=ratio * with_se)
-        for expand, expand_range, ratio in ranges
-        for kernel in (3, 5)
         for with_se in ((0, 1) if se else (0,))
+        for kernel in (3, 5)
+        for expand, expand_range, ratio in ranges
     )
     stages = tuple(
         Stage(widths=(c(n),), depths=tuple(range(low, high + 1)), choices=choices, stride=stride, act=a)

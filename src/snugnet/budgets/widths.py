@@ -1,0 +1,195 @@
+"""Networks with free middle widths, brought inside every limit: elasticity-scaling on real tables, and a hard finish.
+
+`Widths` knows what every choice costs at every width of its range (tables interpolated, made to rise). It turns numbers of
+choices, depths and widths into architectures and back, and scales widths to the limits. `finish` takes a search's last
+probabilities: the strongest choice in every block and the strongest depth in every stage, widths scaled. Where widths alone
+cannot meet the limits, the exact solver looks for the most probable network that fits at its narrowest (HardCoRe-NAS's
+projection), and its widths are scaled; where there is none, the refusal says which limit would have to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from snugnet.budgets.feasible_set import FeasibleSet, feasible_narrowest
+from snugnet.budgets.limits import Limits
+from snugnet.costs.monotone import envelope
+from snugnet.errors import BadSpace
+from snugnet.solve import Point, project
+from snugnet.solve.elasticity import ScaledWidths, WidthCosts, WidthProblem, scale_widths
+from snugnet.solve.problem import Floats
+from snugnet.space.architecture import Architecture, Block, StageChoice
+from snugnet.space.layout import Choices, Layout, Place, Slot
+
+WidthTable = Sequence[Sequence[int]]
+"""[slot][choice]: the middle width a choice has now."""
+
+
+@final
+class Widths:
+    """Costs of all widths of an additive space under `limits`."""
+
+    def __init__(self, limits: Limits) -> None:
+        layout = Layout(limits.space)
+        layout.require_additive()
+        self.limits, self.layout, self.space = limits, layout, limits.space
+        self._tables = {name: envelope(table) for name, table in limits.tables.items()}
+        self._curves: dict[tuple[str, int, int], Floats] = {}
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Per slot."""
+        rows = [[*self.layout.places(s, self.space.resolutions[0])] for s in range(len(self.space.stages))]
+        return tuple(rows[s][min(d, len(rows[s]) - 1)] for s, d in self.layout.slots)
+
+    def mid_range(self, slot: int, choice: int) -> range:
+        return self.layout.mid_range(self.places[slot], choice)
+
+    def starts(self) -> list[list[int]]:
+        """[slot][choice]: the widths a search starts with."""
+        return [[spec.mid_channels for spec in row] for row in self.layout.slot_specs]
+
+    def curve(self, name: str, slot: int, choice: int) -> Floats:
+        """What a choice costs at every width of its range, narrowest first."""
+        key = name, slot, choice
+        if key not in self._curves:
+            place = self.places[slot]
+            specs = [self.layout.block_spec(place, choice, m) for m in self.mid_range(slot, choice)]
+            costs = [self._tables[name].of_part(spec) for spec in specs]
+            self._curves[key] = np.maximum.accumulate(np.array(costs, float))
+        return self._curves[key]
+
+    def base(self, name: str) -> float:
+        """Stem and head."""
+        table, ends = self._tables[name], self.layout.ends
+        return table.combined(table.of_part(end) for end in ends)
+
+    def costs(self, name: str, widths: WidthTable) -> list[Floats]:
+        """Per slot: what every choice costs at its present width."""
+        return [
+            np.array([self.curve(name, s, c)[w - self.mid_range(s, c).start] for c, w in enumerate(row)])
+            for s, row in enumerate(widths)
+        ]
+
+    def running(self, numbers: Choices) -> list[int]:
+        """The slots that run, front to back."""
+        return [n for n, slot in enumerate(self.layout.slots) if slot.position < numbers[1][slot.stage]]
+
+    def problem(self, numbers: Choices) -> tuple[WidthProblem, list[int]]:
+        """The widths of a network as numbers, and the slots they belong to; blocks without a range are part of the base."""
+        running = self.running(numbers)
+        free = [s for s in running if len(self.mid_range(s, numbers[0][s])) > 1]
+        if not free:
+            raise BadSpace(
+                f"a block of space {self.space.name!r} must have a range of middle widths to be scaled",
+                remedy="Give its choices an expand_range, or use another method.",
+            )
+        resources = []
+        for name, limit in self.limits.items():
+            fixed = [float(self.curve(name, s, numbers[0][s])[0]) for s in running if s not in free]
+            resources.append(
+                WidthCosts(
+                    name=name,
+                    base=limit.table.combined([self.base(name), *fixed]),
+                    layers=tuple(self.curve(name, s, numbers[0][s]) for s in free),
+                    limit=limit.effective,
+                    largest=limit.table.combine == "max",
+                )
+            )
+        ranges = [self.mid_range(s, numbers[0][s]) for s in free]
+        problem = WidthProblem(
+            stages=tuple(self.layout.slots[s].stage for s in free),
+            low=tuple(r.start for r in ranges),
+            high=tuple(r.stop - 1 for r in ranges),
+            resources=tuple(resources),
+        )
+        return problem, free
+
+    def scaled(self, numbers: Choices, widths: WidthTable) -> tuple[ScaledWidths, dict[int, int]]:
+        """Elasticity-scaling of one network; the new width of every slot that has one."""
+        problem, free = self.problem(numbers)
+        result = scale_widths(problem, [widths[s][numbers[0][s]] for s in free])
+        return result, dict(zip(free, result.widths))
+
+    def architecture(self, numbers: Choices, widths: WidthTable | dict[int, int]) -> Architecture:
+        """The network of these choices; `widths` by slot and choice, or by slot."""
+        options = numbers[0]
+        by_stage: list[list[Block]] = [[] for _ in self.space.stages]
+        for s in self.running(numbers):
+            slot: Slot = self.layout.slots[s]
+            choice = self.layout.choices(*slot)[options[s]]
+            mid = None
+            if choice.expand_range is not None:
+                mid = widths[s] if isinstance(widths, dict) else widths[s][options[s]]
+            by_stage[slot.stage].append(Block.of(choice, mid))
+        stages = tuple(
+            StageChoice(width=stage.widths[0], blocks=tuple(blocks))
+            for stage, blocks in zip(self.space.stages, by_stage)
+        )
+        space = self.space
+        return Architecture(
+            resolution=space.resolutions[0], stem=space.stem.widths[0], stages=stages, head=space.head.widths[0]
+        )
+
+    def strongest(self, alpha: Sequence[Floats], beta: Sequence[Floats]) -> Choices:
+        """The strongest choice of every slot and depth of every stage; the first wins a tie. Idle slots say 0."""
+        depths = tuple(int(stage.depths[int(np.argmax(row))]) for stage, row in zip(self.space.stages, beta))
+        options = [int(np.argmax(row)) for row in alpha]
+        slots = self.layout.slots
+        return tuple(o if slot.position < depths[slot.stage] else 0 for o, slot in zip(options, slots)), depths
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A network inside every limit, and how it got there."""
+
+    architecture: Architecture
+    numbers: Choices
+    widths: dict[int, int]  # by slot
+    usage: float  # the largest share of any limit
+    repaired: bool  # depths or operations are not the strongest ones: at those no width would fit
+    message: str
+
+
+def finish(
+    widths: Widths, alpha: Sequence[Floats], beta: Sequence[Floats], now: WidthTable, *, time_limit: float = 10.0
+) -> Finished:
+    """The network that probabilities `alpha` (per slot) and `beta` (per stage) stand for, inside every limit.
+
+    Raises `Infeasible`, with the reason, where no network of the space is inside."""
+    numbers = widths.strongest(alpha, beta)
+    scaled, by_slot = widths.scaled(numbers, now)
+    repaired = not scaled.fits
+    message = str(scaled.status.message)
+    if repaired:
+        numbers = _repaired(feasible_narrowest(widths.limits), alpha, beta, time_limit)
+        again, by_slot = widths.scaled(numbers, now)
+        message = f"at the strongest choices {message}; so the most probable network that fits was taken instead"
+        scaled = again
+    return Finished(
+        architecture=widths.architecture(numbers, by_slot),
+        numbers=numbers,
+        widths=by_slot,
+        usage=scaled.usage,
+        repaired=repaired,
+        message=message,
+    )
+
+
+def _repaired(inside: FeasibleSet, alpha: Sequence[Floats], beta: Sequence[Floats], time_limit: float) -> Choices:
+    """The most probable network that fits at its narrowest widths: exact, depths and choices jointly."""
+    by_slot, by_stage = inside.left.narrow(alpha, beta)
+    choice = project(inside.problem, Point(tuple(by_slot), tuple(by_stage)), time_limit=time_limit).value
+    numbers = [0] * len(inside.left.layout.slots)
+    for (number, left), option in zip(inside.left.slots, choice.options, strict=True):
+        numbers[number] = left[option]
+    slots = inside.left.layout.slots
+    return tuple(
+        n if slot.position < choice.depths[slot.stage] else 0 for n, slot in zip(numbers, slots)
+    ), choice.depths
