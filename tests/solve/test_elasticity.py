@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from snugnet.solve.solution import Outcome
 
 from snugnet.errors import BadProblem
 from snugnet.solve.elasticity import WidthCosts, WidthProblem, scale_widths
+from snugnet.solve.problem import Outcome
 
 RANGES = ((32, 64), (64, 128), (100, 260))
 

@@ -21,8 +21,7 @@ from typing import Final, final
 import numpy as np
 
 from snugnet.errors import BadProblem
-from snugnet.solve.problem import Floats, Ints
-from snugnet.solve.solution import Outcome, Status
+from snugnet.solve.problem import Floats, Ints, Outcome, Status
 
 _FITS: Final = Status(
     Outcome.OPTIMAL, "within every limit, with room for no further channel; use the widths as they are"
