@@ -36,7 +36,7 @@ class Standin(nn.Module):
     def sample_paths(self, count, rng):
         return sample_many(self.space, count, rng)
 
-    def forward(self, images, path):
+    def forward(self, images, path, *, regularise=None):
         genes = path if hasattr(path, "choice") else Layout(self.space).encode([path])
         rows = np.arange(len(images)) if len(genes) > 1 else np.zeros(len(images), dtype=int)
         x = self.stem(images)

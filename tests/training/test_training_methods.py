@@ -1,5 +1,7 @@
 """Every method passes one suite; then what each is for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,10 +12,11 @@ from snugnet.space.layout import Layout
 from snugnet.space.presets import preset
 from snugnet.space.sampling import largest
 from snugnet.training import methods
-from snugnet.training.method import MethodState, Step
-from standin import SPACE, Plain, Standin
+from snugnet.training.method import MethodState, PhaseContext, Step
+from standin import SPACE, Plain, Standin, toy_data
 
 MADE = {name: make() for name, make in methods.METHODS.items()}
+MADE["attentive"] = methods.attentive(rows=1000)
 
 
 class Watched:
@@ -22,16 +25,32 @@ class Watched:
     def __init__(self, model):
         self.model, self.calls = model, []
 
-    def __call__(self, images, *path):
+    def __call__(self, images, *path, **options):
         self.calls.append(path[0] if path else None)
-        return self.model(images, *path)
+        return self.model(images, *path, **options)
 
     def __getattr__(self, name):
         return getattr(self.model, name)
 
 
-def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0):
+def started(method, model):
+    context = PhaseContext(
+        net=model,
+        about=toy_data().about,
+        space=getattr(model, "space", None),
+        tables={},
+        steps=10,
+        epochs=1,
+        seed=Seed(0),
+        device=torch.device("cpu"),
+        resumed=False,
+    )
+    return method.start(context) if method.name in ("sandwich", "alpha", "attentive") else MethodState()
+
+
+def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0, state=None):
     net, losses = Watched(model), []
+    state = state or started(method, model)
     generator = torch.Generator().manual_seed(shard)
 
     def backward(loss, inputs=None):
@@ -50,7 +69,9 @@ def one_step(method, model, shard=0, teacher=None, number=0, epoch=0.0):
         epoch=epoch,
         second=lambda: None,
     )
-    return net, losses, method.step(step, MethodState())
+    if state.survey is not None:
+        step = replace(step, agreed=state.survey(step))
+    return net, losses, method.step(step, state)
 
 
 @pytest.mark.parametrize("name", sorted(MADE))

@@ -18,6 +18,7 @@ PHASES = [
     methods.multipath(epochs=3, auto_augment="cifar10", crop_padding=1, clip_norm=5.0),
     methods.singlepath(epochs=2, auto_augment=None),
     Bilevel(epochs=2, auto_augment=None, second_batch=8),
+    methods.attentive(epochs=1, auto_augment=None, warmup_epochs=0, rows=1000),
 ]
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from snugnet.space.layout import Genes, Layout
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import LayerSpec
+from snugnet.store import sha256
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +47,22 @@ class CostLookup:
             total = np.where(slot.position < depth, self.add(total, values), total)
         result: FloatArray = self.add(total, self.head[genes.resolution, genes.width[:, -1], genes.head])
         return result
+
+    def bounds(self) -> tuple[float, float]:
+        """No network of the space costs less than the first or more than the second; both may be out of reach."""
+        low, high = self.stem.min(), self.stem.max()
+        for index, stage in enumerate(self.layout.space.stages):
+            tables = self.blocks[index]
+            for position in range(stage.max_depth):
+                table = tables[min(position, len(tables) - 1)]
+                low = self.add(low, table[table > 0].min()) if position < stage.depths[0] else low
+                high = self.add(high, table.max())
+        return float(self.add(low, self.head.min())), float(self.add(high, self.head.max()))
+
+    def identity(self) -> str:
+        """What the costs depend on, in sixteen letters."""
+        arrays = [self.stem, *(table for tables in self.blocks for table in tables), self.head]
+        return sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))[:16]
 
 
 def costs_of_many(

@@ -7,7 +7,8 @@ needs no gradients and a fraction of an epoch. Everything but the statistics sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -44,3 +45,17 @@ def recalibrate(network: M, batches: Iterable[Tensor]) -> M:
     if count == 0:
         raise BadInput("recalibration needs at least one batch", value=0, remedy="Pass a few batches of images.")
     return network
+
+
+@contextlib.contextmanager
+def norm_momentum(network: nn.Module, momentum: float | None) -> Iterator[None]:
+    """Inside, running statistics follow a batch by `momentum` (0: not at all); None leaves every layer its own."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms if momentum is not None else ():
+        norm.momentum = momentum
+    try:
+        yield
+    finally:
+        for norm, own in zip(norms, before):
+            norm.momentum = own

@@ -171,8 +171,9 @@ class ClassifierHead(nn.Module):
 
 
 def initialise(module: nn.Module, *, zero_last: bool = False) -> None:
-    """Kaiming for convolutions, small normal for linear layers; `zero_last`: blocks with a shortcut start as it."""
-    for layer in module.modules():
+    """Kaiming for convolutions, small normal for linear layers; `zero_last`, AttentiveNAS's start: PyTorch's own
+    weights, and blocks with a shortcut begin as it."""
+    for layer in () if zero_last else module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out")
             if layer.bias is not None:

@@ -22,6 +22,15 @@ from snugnet.nets.gather import IntArray
 from snugnet.space.layout import Genes, Layout, Place, Slot
 from snugnet.space.spec import BlockSpec
 
+
+def drop_connect(branch: Tensor, rate: float) -> Tensor:
+    """The branch of each image set to zero with probability `rate`; the others scaled so that the mean stays."""
+    if rate == 0.0:
+        return branch
+    kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= rate
+    return branch * (kept.to(branch.dtype) / (1.0 - rate))
+
+
 _NEAR = 0.7  # of the largest middle width: from here on an image counts as wide
 
 
@@ -68,13 +77,14 @@ class ElasticBlock(nn.Module):
         mixed = any(a != b for a in self.in_widths for b in self.widths) if first else False
         self.shortcut = nn.Conv2d(self.in_widths[-1], self.widths[-1], 1, bias=False) if self.always and mixed else None
 
-    def one(self, x: Tensor, choice: int, part: BlockSpec) -> Tensor:
-        """All images take `choice`, whose numbers are `part`."""
+    def one(self, x: Tensor, choice: int, part: BlockSpec, drop: float = 0.0) -> Tensor:
+        """All images take `choice`, whose numbers are `part`. `drop`: the share of images that, in training, pass by an
+        identity shortcut alone (stochastic depth)."""
         y: Tensor = self.operations[self.operation_of[choice]].one(x, part)  # type: ignore[operator]
         if part.shortcut == "none":
             return y
         if part.shortcut == "identity":
-            return y + x
+            return (drop_connect(y, drop) if self.training else y) + x
         short = self._pool(x)
         if part.in_channels != part.out_channels:
             assert self.shortcut is not None

@@ -13,6 +13,7 @@ of the loss's gradient with every choice's output, which is what HardCoRe-NAS's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -37,6 +38,26 @@ APART = 2048  # positions of a batch from which wide and narrow images of a bloc
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Regularisation:
+    """What one call adds in training: dropout before the classifier, and stochastic depth in the last `drop_stages`
+    stages. The rate of block i of all n blocks is drop_connect * i / n (AttentiveNAS: 0.2, the last two stages)."""
+
+    dropout: float = 0.0
+    drop_connect: float = 0.0
+    drop_stages: int = 2
+
+    def rates(self, space: SearchSpace) -> list[list[float]]:
+        """[stage][position]: the share of images that skip the block's branch."""
+        depths = [stage.max_depth for stage in space.stages]
+        first = len(depths) - self.drop_stages
+        return [
+            [self.drop_connect * (sum(depths[:s]) + d) / sum(depths) if s >= first else 0.0 for d in range(depth)]
+            for s, depth in enumerate(depths)
+        ]
+
+
+@final
 class Supernet(nn.Module):
     """All networks of `space`, sharing weights."""
 
@@ -51,16 +72,28 @@ class Supernet(nn.Module):
             ]
         )
         self.head = ElasticHead(space)
-        initialise(self)
-        if space.rules.shortcut == "always":
+        if space.rules.shortcut != "always":
+            initialise(self)
+        else:  # AttentiveNAS: PyTorch's own start, and every block begins as its shortcut
             for block in self.blocks():
                 for operation in block.operations:
                     nn.init.zeros_(operation.project.norm.weight)  # type: ignore[union-attr,arg-type]
 
-    def forward(self, images: Tensor, what: Architecture | Genes | Weights, beta: Weights | None = None) -> Tensor:
-        """images [N, C, H, W] -> logits [N, classes] of the network(s) that `what` describes."""
+    def forward(
+        self,
+        images: Tensor,
+        what: Architecture | Genes | Weights,
+        beta: Weights | None = None,
+        *,
+        regularise: Regularisation | None = None,
+    ) -> Tensor:
+        """images [N, C, H, W] -> logits [N, classes] of the network(s) that `what` describes.
+
+        `regularise` (one network only): dropout and stochastic depth of this call; None: the space's own dropout."""
         if isinstance(what, Architecture):
-            return self._one(images, what)
+            return self._one(images, what, regularise)
+        if regularise is not None:
+            raise BadInput("regularise is for one network at a time", value=type(what).__name__, remedy="Leave it out.")
         if isinstance(what, Genes):
             return self._many(images, what)
         if beta is None:
@@ -81,13 +114,14 @@ class Supernet(nn.Module):
         """A random path for each of `count` images: uniform over choices, balanced over the batch."""
         return sample_balanced(self.space, count, rng)
 
-    def _one(self, images: Tensor, architecture: Architecture) -> Tensor:
+    def _one(self, images: Tensor, architecture: Architecture, regularise: Regularisation | None) -> Tensor:
         network = plan(architecture, self.space)
         x = self._stem(self._resize(images, architecture.resolution), architecture.stem)
-        for numbers, specs, blocks in zip(self.layout.numbers(architecture), network.stages, self.stages):
-            for number, spec, block in zip(numbers, specs, blocks):  # type: ignore[arg-type,call-overload]
-                x = block.one(x, number, spec)
-        logits: Tensor = self.head.one(x, network.head)
+        rates = (regularise or _AS_THE_SPACE_SAYS).rates(self.space)
+        for numbers, specs, blocks, drops in zip(self.layout.numbers(architecture), network.stages, self.stages, rates):
+            for number, spec, block, drop in zip(numbers, specs, blocks, drops):  # type: ignore[arg-type,call-overload]
+                x = block.one(x, number, spec, drop)
+        logits: Tensor = self.head.one(x, network.head, None if regularise is None else regularise.dropout)
         return logits
 
     def _many(self, images: Tensor, paths: Genes) -> Tensor:
@@ -197,12 +231,12 @@ class ElasticHead(nn.Module):
         self.dropout = nn.Dropout(largest.dropout)
         self.classifier = nn.Linear(largest.features, largest.classes)
 
-    def one(self, x: Tensor, part: HeadSpec) -> Tensor:
+    def one(self, x: Tensor, part: HeadSpec, dropout: float | None = None) -> Tensor:
         pooled = self._hidden(x, part.hidden).mean((2, 3))
         if self.features is not None:
             bias = None if self.features.bias is None else prefix(self.features.bias, part.pooled)
             pooled = self.act(F.linear(pooled, prefix(self.features.weight, part.pooled, part.hidden), bias))
-        pooled = self.dropout(pooled)
+        pooled = self.dropout(pooled) if dropout is None else F.dropout(pooled, dropout, self.training)
         return F.linear(pooled, prefix(self.classifier.weight, part.classes, part.features), self.classifier.bias)
 
     def full(self, x: Tensor) -> Tensor:
@@ -231,6 +265,9 @@ class ElasticHead(nn.Module):
         assert isinstance(norm, nn.BatchNorm2d)
         out: Tensor = act(batch_norm(pointwise(x, prefix(conv.weight, width, x.shape[1])), norm, width))
         return out
+
+
+_AS_THE_SPACE_SAYS = Regularisation()
 
 
 def _weighted(outputs: list[Tensor], weights: Tensor) -> Tensor:

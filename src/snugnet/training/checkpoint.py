@@ -235,17 +235,29 @@ class Checkpointer:
 
     def diverged(self, what: str, value: float, position: Position) -> TrainingDiverged:
         """Puts the last good weights back into the model; the error to raise says where they are."""
+        return TrainingDiverged(
+            f"the {what} must stay finite",
+            value=f"{value} in step {position.total + 1}",
+            remedy=f"Lower lr, add warmup_epochs, or set clip_norm; {self._back()}.",
+        )
+
+    def collapsed(self, loss: float, position: Position) -> TrainingDiverged:
+        """The same for a network that had learnt and answers by chance again."""
+        return TrainingDiverged(
+            "the largest network must not fall back to chance",
+            value=f"a loss of {loss:.3f} in step {position.total + 1}, after a lower one",
+            remedy=f"Lower lr, raise warmup_epochs, keep clip_value=1 and distil from no weaker teacher; {self._back()}.",
+        )
+
+    def _back(self) -> str:
+        """Puts the last good weights back into the model and says where they are."""
         good = self._memory if self._folder is None else read_latest(self._folder).checkpoint
         kept = "no earlier state was kept"
         if good is not None:
             self._load_weights(good.part("model"))
             place = "in the model" if self._folder is None else f"in {self._folder} and in the model"
             kept = f"the state after step {good.position.total} is kept {place}"
-        return TrainingDiverged(
-            f"the {what} must stay finite",
-            value=f"{value} in step {position.total + 1}",
-            remedy=f"Lower lr, add warmup_epochs, or set clip_norm; {kept}.",
-        )
+        return kept
 
     def seconds(self) -> float:
         """Time spent on this run, over all resumptions."""

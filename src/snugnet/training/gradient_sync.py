@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -108,6 +109,22 @@ class GradientSync:
     def backward(self, loss: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
         share = loss if self._accumulate == 1 else loss / self._accumulate
         self._fabric.backward(share, inputs=None if inputs is None else list(inputs))
+
+    @contextmanager
+    def buffers_kept(self) -> Iterator[None]:
+        """Passes inside leave BN's statistics and counters as they were."""
+        buffers = [*self._statistics, *self._counters]
+        before = [buffer.clone() for buffer in buffers]
+        yield
+        for buffer, old in zip(buffers, before):
+            buffer.copy_(old)
+
+    def mean(self, answers: Sequence[Tensor]) -> Tensor:
+        """The mean of a tensor over all shards of all processes, outside of any gradient."""
+        mean = torch.stack([answer.detach().float() for answer in answers]).mean(0)
+        if self._fabric.world_size > 1:
+            mean = self._fabric.all_reduce(mean, reduce_op="mean")  # type: ignore[assignment]
+        return mean
 
     def exchange(self, metrics: list[dict[str, Tensor]]) -> dict[str, float]:
         """Average gradients, statistics and metrics over all shards; the metrics come back as numbers."""

@@ -9,9 +9,9 @@ machine with the same number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from lightning_fabric import Fabric
@@ -22,6 +22,7 @@ from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Curves
+from snugnet.nets.batchnorm import norm_momentum
 from snugnet.seeds import Seed
 from snugnet.training import optimiser
 from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
@@ -30,6 +31,7 @@ from snugnet.training.method import Method, MethodState, Net, PhaseContext, Step
 from snugnet.training.train_log import TrainLog
 
 LINE_EVERY = 50  # steps between lines of train.jsonl inside an epoch
+T = TypeVar("T")
 Batch = list[tuple[Tensor, Tensor]]  # images and labels of each shard of this process
 
 
@@ -67,9 +69,9 @@ class Caller:
     def __init__(self, fabric: Fabric, model: nn.Module) -> None:
         self._fabric, self._model = fabric, model
 
-    def __call__(self, images: Tensor, *path: Any) -> Tensor:
+    def __call__(self, images: Tensor, /, *path: Any, **options: Any) -> Tensor:
         with self._fabric.autocast():
-            logits: Tensor = self._model(images, *path)
+            logits: Tensor = self._model(images, *path, **options)
         return logits
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +108,9 @@ class Loop:
         else:
             self.position = saved.position
         while self.position.phase < len(phases):
-            self._phase(phases[self.position.phase], saved)
+            method = phases[self.position.phase]
+            with norm_momentum(self._model, method.norm_momentum):
+                self._phase(method, saved)
             saved = None
 
     def _phase(self, method: Method, saved: Checkpoint | None) -> None:
@@ -165,13 +169,16 @@ class Loop:
         for tensor in phase.own.trained:
             tensor.grad = None
         seconds = [None] * len(batch) if second is None else second
+        agreed = self._agreed(phase, batch, seconds, step)
         metrics = [
-            self._shard(phase, images, labels, other, step, shard)
+            self._shard(phase, images, labels, other, step, shard, phase.method.step, agreed)
             for shard, (images, labels), other in zip(self._sync.numbers(), batch, seconds)
         ]
         means = self._sync.exchange(metrics)
         if not math.isfinite(means["loss"]):
             raise self._checkpointer.diverged("loss", means["loss"], self.position)
+        if phase.own.watch is not None and phase.own.watch.collapsed(means["loss"]):
+            raise self._checkpointer.collapsed(means["loss"], self.position)
         if method.clip_norm is not None:
             self._fabric.clip_gradients(self._model, sgd, max_norm=method.clip_norm, error_if_nonfinite=False)
         if method.clip_value is not None:
@@ -181,6 +188,19 @@ class Loop:
         if self._train_log is not None:
             self._train_log.add({**means, "lr": rate}, self._options.batch)
 
+    def _agreed(self, phase: Phase, batch: Batch, seconds: Sequence[Any], step: int) -> Tensor | None:
+        """The mean over all shards of what the method's survey says, the same in all processes."""
+        survey = phase.own.survey
+        if survey is None:
+            return None
+        first = self._fabric.global_rank * self._options.accumulate
+        with torch.no_grad(), self._sync.buffers_kept():
+            answers = [
+                self._shard(phase, images, labels, other, step, first + i, lambda made, _: survey(made), None)
+                for i, ((images, labels), other) in enumerate(zip(batch, seconds))
+            ]
+        return self._sync.mean(answers)
+
     def _shard(
         self,
         phase: Phase,
@@ -189,7 +209,9 @@ class Loop:
         other: tuple[Tensor, Tensor] | None,
         step: int,
         shard: int,
-    ) -> dict[str, Tensor]:
+        work: Callable[[Step, MethodState], T],
+        agreed: Tensor | None,
+    ) -> T:
         """What the method makes of one shard; depends on the shard's number, not on the process it runs in."""
         method, stream = phase.method, phase.own.stream
         shared = self._seed().fold_in("step", step)
@@ -202,7 +224,7 @@ class Loop:
 
         with own.fold_in("network").seed_globals():
             floats, targets = self._ready(images, labels, method.augmentation(self._data.about), own.fold_in("augment"))
-            return method.step(
+            return work(
                 Step(
                     net=self._net,
                     images=floats,
@@ -213,6 +235,7 @@ class Loop:
                     teacher=self._teacher,
                     epoch=step / self.per_epoch(method),
                     second=second,
+                    agreed=agreed,
                 ),
                 phase.own,
             )
@@ -237,7 +260,8 @@ class Loop:
         if times and step % (per_epoch * max(1, round(method.epochs / times))) == 0:
             self._evaluate_now(method, phase.average)
         self._show(method)
-        if self._checkpointer.due(self._options.checkpoint_seconds):
+        doubtful = phase.own.watch is not None and phase.own.watch.doubtful  # what may have collapsed is not kept
+        if not doubtful and self._checkpointer.due(self._options.checkpoint_seconds):
             self._checkpointer.save(self.position, phase.sgd, phase.average, phase.own)
 
     def _hand_over(self, phase: Phase) -> None:

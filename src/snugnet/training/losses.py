@@ -1,14 +1,16 @@
 """Losses of classification and distillation, all from logits and all in float32 or better.
 
 Targets are probabilities [N, classes] (mixup makes them soft); results are means over the batch. The teacher's logits
-are never differentiated. The adaptive alpha-divergence is AlphaNet's: of two divergences, one punishing a student
-that misses what the teacher sees and one punishing a student that sees what the teacher does not, each sample takes
-the worse.
+are never differentiated. `Distillation` is what methods name: soft cross entropy, KL, or alpha. The last is AlphaNet's
+adaptive alpha-divergence: of two divergences, one punishing a student that misses what the teacher sees and one punishing
+a student that sees what the teacher does not, each sample takes the worse.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -57,6 +59,59 @@ def distillation(
     return (1 - weight) * hard + weight * temperature**2 * kl_divergence(student, teacher, temperature)
 
 
+Divergence = Literal["soft-cross-entropy", "kl", "alpha"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """How a student hears its teacher: (1 - weight) * cross entropy to the labels + weight * T^2 * divergence.
+
+    `soft-cross-entropy` and `kl` have the same gradient; `alpha` is AlphaNet's and has no temperature."""
+
+    loss: Divergence = "kl"
+    weight: float = 0.9
+    temperature: float = 1.0
+    alpha_min: float = -1.0
+    alpha_max: float = 1.0
+    clip: float = 5.0
+
+    def __call__(
+        self, student: Tensor, teacher: Tensor, targets: Tensor, smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """(loss to differentiate, the same for people to read): two values only where the first is a surrogate."""
+        if self.weight == 0:
+            hard = cross_entropy(student, targets, smoothing)
+            return hard, hard.detach()
+        if self.loss == "kl":
+            mixed = distillation(
+                student, teacher, targets, weight=self.weight, temperature=self.temperature, smoothing=smoothing
+            )
+            return mixed, mixed.detach()
+        hard = (
+            cross_entropy(student, targets, smoothing)
+            if self.weight < 1
+            else student.new_zeros((), dtype=torch.float32)
+        )
+        if self.loss == "alpha":
+            bounds = {"alpha_min": self.alpha_min, "alpha_max": self.alpha_max, "clip": self.clip}
+            soft, value = adaptive_alpha(student, teacher, **bounds)
+        else:
+            soft = self.temperature**2 * soft_cross_entropy(student, teacher, self.temperature)
+            value = soft.detach()
+        label = (1 - self.weight) * hard
+        return label + self.weight * soft, label.detach() + self.weight * value
+
+    def rules(self) -> list[tuple[str, float, bool]]:
+        """What must hold, for `Method.own_rules`."""
+        return [
+            *distillation_rules(self.weight, self.temperature),
+            ("loss 'alpha' has no temperature", self.temperature, self.loss != "alpha" or self.temperature == 1),
+            ("alpha_clip must be greater than 1", self.clip, self.clip > 1),
+            ("alpha_min must be below alpha_max", self.alpha_min, self.alpha_min < self.alpha_max),
+        ]
+
+
 def distillation_rules(weight: float, temperature: float) -> list[tuple[str, float, bool]]:
     """What a method's `distill` and `temperature` must satisfy."""
     return [
@@ -69,9 +124,9 @@ def alpha_divergence(student: Tensor, teacher: Tensor, alpha: float, *, clip: fl
     """D_a(p || q) of every sample [N], with r^a = (p/q)^a cut at `clip` (never at a = 1, nor at a = 0)."""
     log_p, log_q = _log_softmax(teacher.detach()), _log_softmax(student)
     ratio = _gap(log_p, log_q)
-    if alpha == 1:
+    if _is(alpha, 1):
         return (log_p.exp() * ratio).sum(-1)
-    if alpha == 0:
+    if _is(alpha, 0):
         return -(log_q.exp() * ratio).sum(-1)
     return (_weighted_power(log_q, ratio, alpha, clip) - log_q.exp()).sum(-1) / (alpha * (alpha - 1))
 
@@ -98,9 +153,9 @@ def _surrogate(student: Tensor, teacher: Tensor, alpha: float, clip: float | Non
     log_p, log_q = _log_softmax(teacher.detach()), _log_softmax(student)
     fixed = log_q.detach()
     ratio = _gap(log_p, fixed)
-    if alpha == 1:
+    if _is(alpha, 1):
         factor = log_p.exp()  # q * r, without a division
-    elif alpha == 0:
+    elif _is(alpha, 0):
         factor = fixed.exp() * (ratio - 1)
     else:
         factor = _weighted_power(fixed, ratio, alpha, clip) / alpha + fixed.exp() / (alpha * (alpha - 1))
@@ -108,11 +163,16 @@ def _surrogate(student: Tensor, teacher: Tensor, alpha: float, clip: float | Non
 
 
 _FLOOR = -1e30  # stands for the logarithm of zero, so that 0 * log 0 is 0
+_LIMIT = 1e-3  # this near to 0 and 1 the family's limits are taken: its own formula loses all digits there
+
+
+def _is(alpha: float, limit: int) -> bool:
+    return abs(alpha - limit) < _LIMIT
 
 
 def _log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
     precise = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    return functional.log_softmax(precise / temperature, -1)
+    return functional.log_softmax((precise / temperature).clamp(_FLOOR, -_FLOOR), -1)
 
 
 def _gap(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, Literal, Protocol, final
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from snugnet.data.dataset import SPLITS, About
 from snugnet.errors import BadInput
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
+from snugnet.training.collapse import CollapseWatch
 
 Rule = tuple[str, Any, bool]  # what must hold, the value, whether it does
 
@@ -40,7 +41,7 @@ class Net(Protocol):
 
     @property
     def space(self) -> Any: ...
-    def __call__(self, images: Tensor, path: Any = ..., /) -> Tensor: ...
+    def __call__(self, images: Tensor, path: Any = ..., /, **options: Any) -> Tensor: ...
     def sample_paths(self, count: int, rng: np.random.Generator) -> Any: ...
 
 
@@ -87,12 +88,17 @@ class MethodState:
     `tensors` lie on the context's device and start alike in all processes. Those that require a gradient have it averaged
     over the shards; the others may change in `step` only by what all shards compute alike. `optimisers` step over such
     tensors, and a tensor that got no gradient in a step is left alone. `constants` are made anew at every start.
+    `survey` is asked of every shard before a step; all shards are handed the mean of the answers (`Step.agreed`), so
+    that what is decided by images is decided alike. `watch` stops a run whose largest network falls back to chance; its
+    tensor is among `tensors`.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     optimisers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     stream: Stream | None = None
     constants: Any = None
+    survey: Callable[[Step], Tensor] | None = None
+    watch: CollapseWatch | None = None
 
     @property
     def trained(self) -> list[Tensor]:
@@ -113,6 +119,7 @@ class Step:
     teacher: Callable[[Tensor], Tensor] | None
     epoch: float  # epochs done, with the fraction
     second: Callable[[], tuple[Tensor, Tensor]]  # images and targets of the state's stream
+    agreed: Tensor | None = None  # mean of the state's survey over all shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +128,8 @@ class Method(ABC):
 
     name: ClassVar[str]
     elastic: ClassVar[bool]  # trains a super-network, not a plain network
+    schedule: ClassVar[Literal["after-warmup", "throughout"]] = "after-warmup"  # where the cosine begins
+    norm_momentum: ClassVar[float | None] = None  # of BN's running statistics in training; None: the model's own
     kept_as: ClassVar[str | None] = None  # the file in the run folder that keeps the weights of the phase's end
 
     epochs: int

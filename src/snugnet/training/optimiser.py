@@ -37,7 +37,13 @@ def build(model: nn.Module, method: Method, *, fused: bool) -> torch.optim.SGD:
 
 
 def learning_rate(method: Method, step: int, steps: int, steps_per_epoch: int, batch: int) -> float:
-    """Linear from 0 over the warm-up, then a half cosine to 0 at the last step."""
+    """Linear from 0 over the warm-up, then a half cosine to 0 at the last step; or, throughout (AttentiveNAS), the half
+    cosine over all steps times a warm-up from a thousandth, with the rate scaled by whole multiples of `lr_per`."""
+    if method.schedule == "throughout":
+        warm = method.warmup_epochs * steps_per_epoch
+        rise = min(1.0, 0.001 + 0.999 * step / warm) if warm else 1.0
+        scale = max(1, batch // method.lr_per) if method.lr_per else 1
+        return method.lr * scale * rise * 0.5 * (1 + math.cos(math.pi * step / steps))
     peak = method.lr * (batch / method.lr_per if method.lr_per else 1.0)
     warm = round(method.warmup_epochs * steps_per_epoch)
     if step < warm:

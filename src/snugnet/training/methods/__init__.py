@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 from snugnet.training.method import Method
 from snugnet.training.methods._plain import finetune, scratch
+from snugnet.training.methods._sandwich import Alpha as alpha
+from snugnet.training.methods._sandwich import Attentive as attentive
+from snugnet.training.methods._sandwich import Sandwich as sandwich
 from snugnet.training.methods._supernet import Classifier as classifier
 from snugnet.training.methods._supernet import Largest as largest
 from snugnet.training.methods._supernet import Multipath as multipath
@@ -12,16 +15,22 @@ from snugnet.training.methods._supernet import inherit_kernels, se_bias_init
 
 # Phases of training a super-network, for recipes; finetune and scratch are for plain networks.
 PHASES: dict[str, type[Method]] = {
+    "alpha": alpha,
+    "attentive": attentive,
     "classifier": classifier,
     "largest": largest,
     "multipath": multipath,
+    "sandwich": sandwich,
     "singlepath": singlepath,
 }
 METHODS: dict[str, Callable[..., Method]] = {
+    "alpha": alpha,
+    "attentive": attentive,
     "classifier": classifier,
     "finetune": finetune,
     "largest": largest,
     "multipath": multipath,
+    "sandwich": sandwich,
     "scratch": scratch,
     "singlepath": singlepath,
 }
@@ -39,11 +48,14 @@ __all__ = [
     "METHODS",
     "PHASES",
     "RENAMED",
+    "alpha",
+    "attentive",
     "classifier",
     "finetune",
     "inherit_kernels",
     "largest",
     "multipath",
+    "sandwich",
     "scratch",
     "se_bias_init",
     "singlepath",

@@ -5,10 +5,11 @@
 of its own, so one step trains as many sub-networks as the batch has images, at about the price of an average one.
 `singlepath`, one random sub-network per batch, is the baseline of its figure 4. With `distill` the largest network runs on
 the same batch first, learns from the labels, and teaches the paths: their loss becomes (1 - distill) * cross entropy +
-distill * T^2 * KL(teacher || path). Distillation in place, the curriculum and what is done to the weights before a phase
-are ours, off by default; the latter lets sub-networks start close to each other. Measured on digits (docs/LOG.md): with
-small kernels that start at random, a short multipath phase does not leave chance level at all; with kernels taken from the
-large ones it does, and gates that start open help every method.
+distill * T^2 * KL(teacher || path), or with another `loss` soft cross entropy or AlphaNet's divergence. Distillation in
+place, the curriculum and what is done to the weights before a phase are ours, off by default; the latter lets sub-networks
+start close to each other. Measured on digits (docs/LOG.md): with small kernels that start at random, a short multipath
+phase does not leave chance level at all; with kernels taken from the large ones it does, and gates that start open help
+every method.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from snugnet.nets.importance import sort_channels
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest, mutate, mutate_many, sample
-from snugnet.training.losses import cross_entropy, distillation, distillation_rules
+from snugnet.training.losses import Distillation, Divergence, cross_entropy
 from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
 
 
@@ -92,6 +93,7 @@ class Paths(Method):
     inherit_kernels: bool = False  # small kernels start as the centre of the largest one
     distill: float = 0.0
     temperature: float = 1.0
+    loss: Divergence = "kl"  # between teacher and paths
     curriculum_epochs: float = 0.0  # paths leave the largest network step by step over this time; 0: uniform at once
 
     @abstractmethod
@@ -101,9 +103,13 @@ class Paths(Method):
     def own_rules(self) -> list[Rule]:
         curriculum = self.curriculum_epochs
         return [
-            *distillation_rules(self.distill, self.temperature),
+            *self.distillation.rules(),
             ("curriculum_epochs must not be negative", curriculum, curriculum >= 0),
         ]
+
+    @property
+    def distillation(self) -> Distillation:
+        return Distillation(loss=self.loss, weight=self.distill, temperature=self.temperature)
 
     def prepare(self, model: nn.Module) -> None:
         if self.inherit_kernels:
@@ -126,16 +132,10 @@ class Paths(Method):
         teacher = step.net(step.images, largest(step.net.space))
         teacher_loss = cross_entropy(teacher, step.targets, self.label_smoothing)
         step.backward(teacher_loss)
-        loss = distillation(
-            step.net(step.images, paths),
-            teacher.detach(),
-            step.targets,
-            weight=self.distill,
-            temperature=self.temperature,
-            smoothing=self.label_smoothing,
-        )
+        students = step.net(step.images, paths)
+        loss, value = self.distillation(students, teacher.detach(), step.targets, self.label_smoothing)
         step.backward(loss)
-        return {"loss": loss.detach(), "teacher_loss": teacher_loss.detach()}
+        return {"loss": value, "teacher_loss": teacher_loss.detach()}
 
 
 @final
