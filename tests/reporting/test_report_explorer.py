@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from made_up_run import made_up_effects, made_up_space, made_up_table
 from snugnet.budgets import cheapest, dearest, feasible
 from snugnet.costs.table import exact_table
 from snugnet.errors import Infeasible
+from snugnet.evaluate.scoring import Score
 from snugnet.reporting import build_report
 from snugnet.reporting.page import make_report
-from snugnet.reporting.pool import asked_limits, fits, pool_of
+from snugnet.reporting.pool import asked_limits, evaluated_networks, fits, pool_of
 from snugnet.reporting.reading import read_run
 from snugnet.solve import best_choice
 from snugnet.space.architecture import parse
@@ -186,6 +188,26 @@ def test_an_evaluated_network_that_beats_the_chosen_one_is_explained(run_folder,
     assert "evaluated after the search" in data["front"]["remark"]
     before = embedded(make_report(run_folder).html)
     assert before["explorer"]["remark"] == "" and before["front"]["remark"] == ""
+
+
+def test_evaluations_are_ranked_by_the_score_the_search_gave_them(run_folder, tmp_path, space, tables):
+    """As `Score.to_json` writes a line: the calibrated loss counts, not how sure a network is."""
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    small = str(cheapest(space, tables["latency"]).architecture)
+    score = Score(accuracy=0.9, loss=2.0, calibrated_loss=0.3, images=9000, error=0.01)
+    with (copy / "search" / "evaluations.jsonl").open("a") as stream:
+        stream.write(json.dumps({"network": small, **score.to_json()}) + "\n")
+    assert evaluated_networks(read_run(copy), space, tables)[small].score == pytest.approx(0.6)
+
+
+def test_the_margin_of_a_limit_is_the_one_at_that_cost(run_folder, space, tables):
+    """A table may be less sure of small networks than of large ones; without a search every limit has its own margin."""
+    origin = {**tables["latency"].origin, "calibration": {"margin": 0.05, "margins": [[1.0, 0.2], [3.0, 0.02]]}}
+    files = replace(read_run(run_folder), search=None, certificate=None)
+    limit = asked_limits(files, {"latency": replace(tables["latency"], origin=origin)})["latency"]
+    for cost, needed in ((0.5, 0.6), (1.0, 1.2), (3.0, 3.06)):
+        assert limit.needed(cost) == pytest.approx(needed)
+        assert limit.effective(needed) == pytest.approx(cost)
 
 
 def test_more_right_answers_with_a_lower_score_are_explained(run_folder, tmp_path, space, tables, embedded):

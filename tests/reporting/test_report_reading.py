@@ -108,7 +108,7 @@ def test_without_effects_the_explorer_picks_among_the_evaluated(copy, browser):
         shown.append(browser.evaluate("document.getElementById('explored-text').textContent"))
     assert len(set(shown)) == 3
     other = """numbers.explorer.networks.filter((n) => bestWithin(numbers.explorer, numbers.explorer.resources.map(
-        (r, k) => n.costs[k] / r.ratio)) !== n).length"""
+        (r, k) => n.needs[k])) !== n).length"""
     assert browser.evaluate(other) == 0  # at its own costs a network is the best that fits: the rest is left out
 
 

@@ -5,18 +5,14 @@
 const STEPS = 400;
 const TOLERANCE = 1e-9; // of the sums in the tables: the same as the search's
 
-/* Predictions may use the share `ratio` of a limit, exactly as in the search: the table may err by the rest. */
-const effective = (data, limits) => limits.map((limit, k) => limit * data.resources[k].ratio * (1 + TOLERANCE));
-
+/* A network `needs` more of a resource than it is predicted to cost, exactly as in the search: the table may err by the rest. */
 function bestWithin(data, limits) {
-  const most = effective(data, limits);
-  return data.networks.find((network) => network.costs.every((cost, k) => cost <= most[k]));
+  return data.networks.find((network) => network.needs.every((least, k) => least <= limits[k] * (1 + TOLERANCE)));
 }
 
 /* The network whose worst excess over a limit is least. */
 function nearestTo(data, limits) {
-  const most = effective(data, limits);
-  const excess = (network) => Math.max(...network.costs.map((cost, k) => cost / most[k]));
+  const excess = (network) => Math.max(...network.needs.map((least, k) => least / limits[k]));
   return data.networks.reduce((best, network) => (excess(network) < excess(best) ? network : best));
 }
 
@@ -56,9 +52,8 @@ function sliderFor(resource, changed) {
 
 function nothingFits(data, limits) {
   const network = nearestTo(data, limits);
-  const most = effective(data, limits);
-  const needs = data.resources.flatMap((resource, k) => (network.costs[k] > most[k]
-    ? [`${titleOf(resource.name).toLowerCase()} of ${amount(network.costs[k] / resource.ratio, resource.name)}`] : []));
+  const needs = data.resources.flatMap((resource, k) => (network.needs[k] > limits[k] * (1 + TOLERANCE)
+    ? [`${titleOf(resource.name).toLowerCase()} of ${amount(network.needs[k], resource.name)}`] : []));
   return `No network of the pool fits these limits together. The nearest needs a ${needs.join(" and a ")}.`;
 }
 
@@ -100,7 +95,7 @@ function explore(place, data) {
   const careful = data.resources.filter((resource) => resource.ratio < 1);
   if (careful.length) {
     const free = careful.map((r) => `${percent(1 - r.ratio)} of ${titleOf(r.name).toLowerCase()}`).join(", ");
-    place.append(node("p", { class: "quiet" }, `Kept free, because the table may err by as much: ${free}.`));
+    place.append(node("p", { class: "quiet" }, `Kept free at the start, because the table may err by as much: ${free}.`));
   }
   update();
 }

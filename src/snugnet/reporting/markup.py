@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, Final
 
 import snugnet
-from snugnet.reporting.reading import CertificateFile, CertifiedLimit, RunFiles, file_hashes
+from snugnet.deploy.card import Certificate, Line
+from snugnet.reporting.reading import RunFiles, file_hashes
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import BlockSpec, plan
+from snugnet.store import read_json
 from snugnet.units import Statistic, show
 
 _MANY = 24  # rows: longer lists begin closed
@@ -106,7 +109,7 @@ def _budget_cards(files: RunFiles) -> list[str]:
     return []
 
 
-def _measured_card(name: str, line: CertifiedLimit, predicted: float | None) -> str:
+def _measured_card(name: str, line: Line, predicted: float | None) -> str:
     limit, (low, high) = line.limit, line.interval
     origin = (
         "counted exactly" if line.exact else f"{_statistic(line)}; 95 %: {_amount(low, name)} to {_amount(high, name)}"
@@ -123,9 +126,10 @@ def _measured_card(name: str, line: CertifiedLimit, predicted: float | None) -> 
     return _card(name, line.measured, limit, low, high, origin, more)
 
 
-def _statistic(line: CertifiedLimit) -> str:
-    clock = {"thread": "the thread's own clock", "wall": "the wall clock"}.get(line.clock, line.clock)
-    return f"{line.statistic}, the {_STATISTICS[line.statistic]}" + (f" by {clock}" if clock else "")
+def _statistic(line: Line) -> str:
+    clock = {"thread": "the thread's own clock", "wall": "the wall clock"}.get(line.clock or "", line.clock)
+    statistic = line.statistic or "quiet"
+    return f"{statistic}, the {_STATISTICS[statistic]}" + (f" by {clock}" if clock else "")
 
 
 def _predicted_card(name: str, cost: float, limit: float) -> str:
@@ -206,26 +210,16 @@ def origin(files: RunFiles) -> str:
         groups.append(("Recipe", _flat(files.recipe)))
     if files.table is not None:
         source = files.table.origin
-        names = (
-            "space",
-            "space_id",
-            "source",
-            "resolutions",
-            "classes",
-            "batch",
-            "date",
-            "passes",
-            "seconds",
-            "spread",
-        )
-        groups.append(("Table", {name: source[name] for name in (*names, "message") if name in source}))
+        made_for = ("space", "space_id", "source", "resolutions", "classes", "batch")
+        names = (*made_for, "date", "passes", "seconds", "spread", "message")
+        groups.append(("Table", {name: source[name] for name in names if name in source}))
         groups.append(("Measured on", source.get("device", {})))
         groups.append(("Versions", source.get("versions", {})))
     if files.search is not None:
         fields = ("method", "seed", "space", "seconds", "images", "evaluated", "loss")
         groups.append(("Search", {name: getattr(files.search, name) for name in fields}))
     if files.certificate is not None:
-        groups.append(("Certificate", _certificate_rows(files.certificate)))
+        groups.append(("Certificate", _certificate_rows(files.certificate, files.folder)))
     lists = "".join(
         f"<details{'' if len(rows) > _MANY else ' open'}><summary>{escape(name)}</summary>{_pairs(rows)}</details>"
         for name, rows in groups
@@ -241,11 +235,11 @@ def origin(files: RunFiles) -> str:
     )
 
 
-def _certificate_rows(certificate: CertificateFile) -> dict[str, Any]:
-    network = certificate.network
+def _certificate_rows(certificate: Certificate, folder: Path) -> dict[str, Any]:
+    network, seal = certificate.network, read_json(folder / "certificate.json")["sha256"]
     rows: dict[str, Any] = {"date": certificate.date, "network": network.name, "form": network.form}
     rows |= {"weights SHA-256": network.weights_sha256, "batch": certificate.batch}
-    rows |= {"input": " × ".join(map(str, certificate.input_shape)), "seal": certificate.sha256}
+    rows |= {"input": " × ".join(map(str, certificate.input_shape)), "seal": seal}
     for name, line in certificate.budgets.items():
         for key, value in line.device.items():
             rows[f"{name}: {key}"] = value

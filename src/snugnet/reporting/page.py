@@ -8,6 +8,7 @@ travel as JSON in which no character can end the element that holds them.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
@@ -56,10 +57,11 @@ def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Repo
     """The page as text."""
     files = read_run(folder)
     if space is None:
-        space = _space(files)
+        with contextlib.suppress(SnugnetError):  # the sections say the reason
+            space = space_of(files)
     data = _clean(page_data(files, space))
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
-    title = _title(files)
+    title = str((files.recipe or {}).get("name") or files.folder.resolve().name)
     html = _fill(
         _asset("page.html"),
         {
@@ -75,18 +77,6 @@ def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Repo
     )
     missing = {name: section["missing"] for name, section in data.items() if "missing" in section}
     return Report(html=html, missing=missing, damaged=dict(files.damaged), stale=dict(files.stale))
-
-
-def _space(files: RunFiles) -> SearchSpace | None:
-    """The run's space; without it the page draws what the network's own text says, and gives the reason."""
-    try:
-        return space_of(files)
-    except SnugnetError:
-        return None
-
-
-def _title(files: RunFiles) -> str:
-    return str((files.recipe or {}).get("name") or files.folder.resolve().name)
 
 
 def _guarded(files: RunFiles, name: str, work: Callable[[], str]) -> str:

@@ -53,20 +53,31 @@ class PoolNetwork:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AskedLimit:
-    """A limit of the run: what was asked (None: this resource is free), and the share of it that predictions may use."""
+    """A limit of the run: what was asked (None: this resource is free), and how predictions stand against it.
+
+    The table's margin depends on the cost; `taught` is the share that measured networks have left of a limit besides."""
 
     asked: float | None
-    ratio: float
+    table: CostTable
+    taught: float = 1.0
+
+    def needed(self, cost: float) -> float:
+        """The least limit under which a network predicted at `cost` may be chosen."""
+        return self.table.upper(cost) / self.taught
+
+    def effective(self, limit: float) -> float:
+        """What predictions may use of a limit."""
+        return self.table.within(limit * self.taught)
 
 
 def asked_limits(files: RunFiles, tables: Mapping[str, CostTable]) -> dict[str, AskedLimit]:
     """Every resource with a table: asked as the certificate or the search says, held as the search held it."""
     limits = {}
     for name, table in tables.items():
-        ratio = 1.0 / (1.0 + table.margin)
+        taught = 1.0
         if files.search is not None and files.search.limits.get(name, 0.0) > 0 and name in files.search.aims:
-            ratio = min(1.0, files.search.aims[name] / files.search.limits[name])
-        limits[name] = AskedLimit(asked=files.limit_of(name), ratio=ratio)
+            taught = table.upper(files.search.aims[name]) / files.search.limits[name]
+        limits[name] = AskedLimit(asked=files.limit_of(name), table=table, taught=taught)
     return limits
 
 
@@ -112,18 +123,13 @@ def saved_effects(files: RunFiles, space: SearchSpace) -> Floats:
     saved = _saved(files)
     if saved is None:
         raise BadInput("effects of choices must be known", remedy=files.trouble["effects"])
+    remedy, columns = "Learn them again: `snugnet search RUN --method instant`.", Layout(space).columns
     if "value" not in saved:
-        raise DamagedFile(
-            "saved effects must hold a value for each choice (these were saved by an older version)",
-            remedy="Learn them again: `snugnet search RUN --method instant`.",
-        )
+        rule = "saved effects must hold a value for each choice (these were saved by an older version)"
+        raise DamagedFile(rule, remedy=remedy)
     effects = np.array(saved["value"], dtype=float)
-    if effects.shape != (Layout(space).columns,) or not np.isfinite(effects).all():
-        raise DamagedFile(
-            f"saved effects must be {Layout(space).columns} numbers",
-            value=effects.shape,
-            remedy="Learn them again: `snugnet search RUN --method instant`.",
-        )
+    if effects.shape != (columns,) or not np.isfinite(effects).all():
+        raise DamagedFile(f"saved effects must be {columns} numbers", value=effects.shape, remedy=remedy)
     return effects
 
 
@@ -134,7 +140,7 @@ def pool_of(files: RunFiles, space: SearchSpace, tables: Mapping[str, CostTable]
     if not why_only_evaluated(files, space):
         effects = saved_effects(files, space)
         limits = asked_limits(files, tables)
-        held = {name: limit.asked * limit.ratio for name, limit in limits.items() if limit.asked is not None}
+        held = {n: limit.effective(limit.asked) for n, limit in limits.items() if limit.asked is not None}
         solved = [a for a in solve_grid(space, tables, effects, held) if str(a) not in evaluated]
         networks += _predicted(solved, networks, space, tables, effects)
     return _undominated(networks)
@@ -265,7 +271,7 @@ def _undominated(networks: Sequence[PoolNetwork]) -> list[PoolNetwork]:
 def fits(row: PoolNetwork, limits: Mapping[str, AskedLimit]) -> bool:
     """Within every limit that was asked, by predicted costs against effective limits: the rule of the search."""
     return all(
-        limit.asked is None or row.costs[name] <= limit.asked * limit.ratio * (1 + TOLERANCE)
+        limit.asked is None or limit.needed(row.costs[name]) <= limit.asked * (1 + TOLERANCE)
         for name, limit in limits.items()
     )
 

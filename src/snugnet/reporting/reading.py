@@ -11,19 +11,20 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from snugnet.costs.table import CostTable, exact_table, load_table
+from snugnet.deploy.card import Certificate, open_certificate
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.space.architecture import Architecture, read_json_form
 from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.space import SearchSpace
-from snugnet.store import as_model, read_json, read_model, read_text, unsealed
-from snugnet.units import Statistic
+from snugnet.store import as_model, read_json, read_model, read_text
 
 _READING_ERRORS: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _COUNTED: Final = ("macs", "params", "memory")
@@ -54,45 +55,6 @@ class SearchFile(_Fields):
     images: int
     evaluated: int
     details: dict[str, Any] = {}
-
-
-@final
-class CertifiedLimit(_Fields):
-    """One limit of a certificate; `while_measuring` (latency) has the median, the 90 % quantile and the passes."""
-
-    limit: float
-    predicted: float | None
-    measured: float
-    interval: list[float] = Field(min_length=2, max_length=2)
-    slack: float
-    exact: bool
-    device: dict[str, str] = {}
-    while_measuring: dict[str, float] = {}
-    statistic: Statistic = "quiet"
-    clock: str = ""
-    wall_median: float | None = None
-    wall_p90: float | None = None
-
-
-@final
-class CertifiedNetwork(_Fields):
-    name: str
-    form: str
-    weights_sha256: str
-    architecture: str | None
-
-
-@final
-class CertificateFile(_Fields):
-    fits: bool
-    network: CertifiedNetwork
-    batch: int
-    input_shape: list[int]
-    budgets: dict[str, CertifiedLimit]
-    date: str
-    versions: dict[str, str]
-    message: str
-    sha256: str
 
 
 @final
@@ -158,13 +120,13 @@ class Evaluation(_Fields):
     network: str
     accuracy: float
     loss: float
-    calibrated_loss: float | None = None
+    value: float | None = None
     images: int = 0
 
     @property
     def score(self) -> float:
         """What the search ranks by."""
-        return self.accuracy - (self.loss if self.calibrated_loss is None else self.calibrated_loss)
+        return self.accuracy - self.loss if self.value is None else self.value
 
 
 @final
@@ -200,7 +162,7 @@ class RunFiles:
     front: FrontFile | None = None
     finetuning: list[TrainRow] | None = None
     accuracy: AccuracyFile | None = None
-    certificate: CertificateFile | None = None
+    certificate: Certificate | None = None
     trouble: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)  # of another network than the one found last
@@ -282,9 +244,8 @@ def _leave_out_other_networks(files: RunFiles) -> None:
             setattr(files, name, None)
     if "accuracy" in files.stale:
         files.finetuning = None
-        files.trouble["finetuning"] = (
-            "The network that was found last has not been fine-tuned yet; `snugnet finetune` does."
-        )
+        reason = "The network that was found last has not been fine-tuned yet; `snugnet finetune` does."
+        files.trouble["finetuning"] = reason
 
 
 def space_of(files: RunFiles) -> SearchSpace:
@@ -343,19 +304,19 @@ def _newest(home: Path, place: str) -> Path:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DamagedFile(f"{path} must hold an object", remedy="Restore it, or run the step that writes it again.")
-    return value
+    return _mapping(read_json(path), path)
 
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(read_text(path))
+        return _mapping(yaml.safe_load(read_text(path)), path)
     except yaml.YAMLError as error:
         raise DamagedFile(f"{path} must be YAML", remedy="Restore the recipe of this run.") from error
+
+
+def _mapping(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DamagedFile(f"{path} must hold a mapping", remedy="Restore the recipe of this run.")
+        raise DamagedFile(f"{path} must hold an object", remedy="Restore it, or run the step that writes it again.")
     return value
 
 
@@ -372,14 +333,9 @@ def _lines(path: Path, model: type[Row], key: str) -> list[Row]:
         except ValueError as error:
             if number == len(lines):
                 break
-            raise DamagedFile(
-                f"{path} must hold an object per line", value=f"line {number}", remedy="Restore the file."
-            ) from error
-        if not isinstance(value, dict):
-            raise DamagedFile(
-                f"{path} must hold an object per line", value=f"line {number}", remedy="Restore the file."
-            )
-        if key in value:
+            rule = f"{path} must hold an object per line"
+            raise DamagedFile(rule, value=f"line {number}", remedy="Restore the file.") from error
+        if not isinstance(value, dict) or key in value:
             rows.append(as_model(value, model, f"{path}, line {number}"))
     return rows
 
@@ -393,34 +349,27 @@ def _evaluations(path: Path) -> list[Evaluation]:
     return list(kept.values())
 
 
-def _certificate(path: Path) -> CertificateFile:
-    """A certificate is shown only if its seal is whole."""
-    value = read_json(path)
-    unsealed(value, str(path), "a certificate")
-    return as_model(value, CertificateFile, str(path))
-
-
 def _training(path: Path) -> list[TrainRow]:
     return _lines(path, TrainRow, "total")
 
 
-Reader = Callable[[Path], Any]
-_FILES: Final[Mapping[str, tuple[str, Reader, str]]] = {
+_FILES: Final[Mapping[str, tuple[str, Callable[[Path], Any], str]]] = {
     "recipe": ("recipe.yaml", _yaml, "`snugnet run`"),
     "table": ("table.json", load_table, "`snugnet measure`"),
-    "check": ("check.json", lambda path: read_model(path, CheckFile), "`snugnet check`"),
+    "check": ("check.json", partial(read_model, model=CheckFile), "`snugnet check`"),
     "training": ("train.jsonl", _training, "`snugnet train`"),
-    "search": ("search.json", lambda path: read_model(path, SearchFile), "`snugnet search`"),
+    "search": ("search.json", partial(read_model, model=SearchFile), "`snugnet search`"),
     "architecture": ("architecture.json", _object, "`snugnet search`"),
     "effects": (
         "search/worths.json",
-        lambda path: read_model(path, EffectsFile),
+        partial(read_model, model=EffectsFile),
         "`snugnet front` (or `snugnet search --method instant`)",
     ),
     "evaluations": ("search/evaluations.jsonl", _evaluations, "`snugnet search`"),
-    "front": ("front.json", lambda path: read_model(path, FrontFile), "`snugnet front`"),
+    "front": ("front.json", partial(read_model, model=FrontFile), "`snugnet front`"),
     "finetuning": ("finetune/**/train.jsonl", _training, "`snugnet finetune`"),
-    "accuracy": ("accuracy.json", lambda path: read_model(path, AccuracyFile), "`snugnet finetune`"),
-    "certificate": ("certificate.json", _certificate, "`snugnet certify`"),
+    "accuracy": ("accuracy.json", partial(read_model, model=AccuracyFile), "`snugnet finetune`"),
+    "certificate": ("certificate.json", open_certificate, "`snugnet certify`"),
 }
+"""Where each file is, who reads it, who writes it."""
 _BINARIES: Final = ("supernet.safetensors", "network.safetensors", "network.onnx", "network.pt2")

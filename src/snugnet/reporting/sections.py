@@ -6,7 +6,7 @@ missing, `{"missing": reason}` stands in its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from snugnet.costs.table import CostTable
@@ -35,7 +35,7 @@ _MOST_POINTS: Final = 400  # of one curve: more than a screen can show
 
 
 def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
-    """Everything the page's script draws."""
+    """Everything the page's script draws; without the space it draws what the network's own text says."""
     tables: dict[str, CostTable] = {}
     unknown = ""
     try:
@@ -45,15 +45,15 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
         space, unknown = None, str(error)
     known = space
 
-    def with_space(work: Any) -> Section:
-        section: Section = {"missing": f"Not without knowing the space: {unknown}"} if known is None else work(known)
-        return section
+    def with_space(work: Callable[[SearchSpace], Section]) -> Section:
+        return {"missing": f"Not without knowing the space: {unknown}"} if known is None else work(known)
 
     source = "search" if files.search is not None else "architecture"
+    has_dots = files.evaluations is not None and files.search is not None
     return {
         "network": files.attempt("network", lambda: _chosen(files, known, tables), source),
         "check": files.attempt("check", lambda: _check(files), *([] if _fitted_networks(files) else ["check"])),
-        "front": files.attempt("front", lambda: _front(files, known, tables), *([] if _has_dots(files) else ["front"])),
+        "front": files.attempt("front", lambda: _front(files, known, tables), *([] if has_dots else ["front"])),
         "explorer": files.attempt("explorer", lambda: with_space(lambda s: _explorer(files, s, tables))),
         "training": files.attempt("training", lambda: _curves(files.training or []), "training"),
         "finetuning": files.attempt("finetuning", lambda: _curves(files.finetuning or []), "finetuning"),
@@ -73,7 +73,7 @@ def _chosen(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Secti
         return _without_space(architecture)
     network = plan(architecture, space)
     stages = []
-    for index, row in enumerate(_blocks(architecture, network, space)):
+    for index, row in enumerate(_blocks(architecture, network)):
         width, slots = architecture.stages[index].width, space.stages[index].max_depth
         blocks = [part_words(part, tables, expand) for part, expand in row]
         stages.append({"name": f"Stage {index + 1}", "width": width, "slots": slots, "blocks": blocks})
@@ -81,9 +81,7 @@ def _chosen(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Secti
     return {"text": str(architecture), "stages": stages, **ends}
 
 
-def _blocks(
-    architecture: Architecture, network: NetworkSpec, space: SearchSpace
-) -> list[list[tuple[BlockSpec, float]]]:
+def _blocks(architecture: Architecture, network: NetworkSpec) -> list[list[tuple[BlockSpec, float]]]:
     """Every stage's blocks, each with the expansion its choice is named by."""
     return [
         [(part, block.expand) for part, block in zip(parts, stage.blocks)]
@@ -149,18 +147,17 @@ def _explorer(files: RunFiles, space: SearchSpace, tables: Tables) -> Section:
             {
                 "text": str(row.architecture),
                 "widths": [choice.width for choice in row.architecture.stages],
-                "blocks": [
-                    [number_of(*block) for block in blocks] for blocks in _blocks(row.architecture, network, space)
-                ],
+                "blocks": [[number_of(*block) for block in blocks] for blocks in _blocks(row.architecture, network)],
                 "stem": number_of(network.stem),
                 "head": number_of(network.head),
                 "costs": [row.costs[name] for name in tables],
+                "needs": [limit.needed(row.costs[name]) for name, limit in limits.items()],
                 "accuracy": row.accuracy,
                 "evaluated": row.evaluated,
             }
         )
     return {
-        "resources": [_slider(name, limits[name], pool) for name in tables],
+        "resources": [_slider(name, limit, pool) for name, limit in limits.items()],
         "parts": list(parts.values()),
         "slots": [stage.max_depth for stage in space.stages],
         "networks": networks,
@@ -170,11 +167,13 @@ def _explorer(files: RunFiles, space: SearchSpace, tables: Tables) -> Section:
 
 
 def _slider(name: str, limit: AskedLimit, pool: Sequence[PoolNetwork]) -> Section:
-    """A resource and the range of its limit, in what a user asks for; it starts at what was asked."""
-    costs = [row.costs[name] / limit.ratio for row in pool]
-    start = max(costs) if limit.asked is None else limit.asked
-    ends = {"low": min(*costs, start), "high": max(*costs, start)}
-    return {"name": name, "unit": resource(name).unit, "ratio": limit.ratio, **ends, "start": start}
+    """A resource and the range of its limit, in what a user asks for; it starts at what was asked, of which predictions may
+    use `ratio`."""
+    needs = [limit.needed(row.costs[name]) for row in pool]
+    start = max(needs) if limit.asked is None else limit.asked
+    ends = {"low": min(*needs, start), "high": max(*needs, start)}
+    ratio = limit.effective(start) / start
+    return {"name": name, "unit": resource(name).unit, "ratio": ratio, **ends, "start": start}
 
 
 def _effects(files: RunFiles, space: SearchSpace) -> Section:
@@ -203,10 +202,6 @@ def _labels(stage: Stage) -> list[list[str]]:
 def _fitted_networks(files: RunFiles) -> list[Mapping[str, Any]]:
     """The whole networks a table was calibrated with."""
     return [] if files.table is None else files.table.origin.get("networks") or []
-
-
-def _has_dots(files: RunFiles) -> bool:
-    return files.evaluations is not None and files.search is not None
 
 
 def _check(files: RunFiles) -> Section:
@@ -280,9 +275,8 @@ def _heat(files: RunFiles, space: SearchSpace | None) -> Section:
     assert files.search is not None  # `attempt` has seen to it
     details, method = files.search.details, files.search.method
     if "alpha" not in details:
-        return {
-            "missing": f"Only the Frank-Wolfe search (bcsfw) moves through probabilities; this network is from {method}."
-        }
+        reason = f"Only the Frank-Wolfe search (bcsfw) moves through probabilities; this network is from {method}."
+        return {"missing": reason}
     stages = []
     for index, (alpha, beta) in enumerate(zip(details["alpha"], details["beta"])):
         known = space.stages[index] if space is not None and index < len(space.stages) else None
