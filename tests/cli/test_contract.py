@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from snugnet.cli.app import register
+from snugnet.cli import register
 
 RECORDED = Path(__file__).with_name("contract.json")
 

@@ -68,6 +68,7 @@ head: {widths: [8]}
         (["show", "r224 c32 | c16 k3e1 | f1280"], "--space"),
         (["show", str(smallest(preset("hardcore"))), "--space", "tfnas"], "number of stages must be 7"),
         (["show", "missing.json"], "missing.json"),
+        (["train", "digits", "--out", "run", "--set", "train.batch=0"], "train.batch: input should be greater than"),
         (["show", "missing.yaml"], "missing.yaml"),
     ],
 )
@@ -94,6 +95,16 @@ def test_bad_yaml_spaces(snug, tmp_path, text, message):
     assert code == 2
     assert one_clear_line(err), err
     assert message in err
+
+
+@pytest.mark.parametrize("value", [[1, 2], "text", 3, None])
+def test_a_json_file_that_is_no_architecture(snug, tmp_path, value):
+    """Said in words of the field: no name of a class of ours."""
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(value))
+    code, out, err = snug("show", str(path))
+    assert (code, out, one_clear_line(err)) == (2, "", True), err
+    assert "list.json must hold an architecture, a JSON object" in err and "Architecture" not in err
 
 
 def test_help_for_everything(snug):

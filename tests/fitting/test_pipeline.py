@@ -14,8 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from house import one_clear_line
+from snugnet.budgets import Budget
 from snugnet.costs.table import load_table, save_table
 from snugnet.deploy.card import read_certificate
+from snugnet.deploy.network_file import read_network
+from snugnet.fitting import find
 from snugnet.fitting.finetuning import Finetuned
 from tiny_recipe import RECIPE, recipe_in
 
@@ -203,6 +206,8 @@ def test_searching_and_finetuning_the_finished_run(finished, tmp_path, snug):
     code, out, _ = snug("finetune", str(run), "--epochs", "0", "--threads", "1", "--json")
     assert code == 0
     assert json.loads(out)["architecture"] == found["architecture"]
+    card = read_network(run).card
+    assert card.budget == found["budget"] != Budget(find(str(run / "recipe.yaml")).budget).to_json()
 
 
 @pytest.mark.parametrize(

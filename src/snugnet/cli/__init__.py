@@ -1,11 +1,39 @@
-"""The `snugnet` command. Errors a user can meet become one line on standard error and an exit code."""
+"""The `snugnet` command: one verb, one call. Errors a user can meet become one line on standard error and an exit code."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
 
 _INTERRUPTED = 130
+
+# verb -> module of this package with a function of that name, imported on use of the command line only: importing the
+# package does nothing.
+VERBS = {
+    "fit": "run",
+    "run": "run",
+    "spaces": "show",
+    "show": "show",
+    "zoo": "show",
+    "devices": "show",
+    "measure": "measure",
+    "check": "measure",
+    "train": "train",
+    "rank": "rank",
+    "search": "search",
+    "front": "search",
+    "finetune": "train",
+    "certify": "deploy",
+    "export": "deploy",
+    "predict": "deploy",
+    "report": "run",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -13,11 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(execute(arguments))
 
 
+@functools.cache
+def register() -> typer.Typer:
+    """The command line with all verbs."""
+    import typer
+
+    app = typer.Typer(
+        name="snugnet",
+        help="You say what the network may cost; snugnet gives you the most accurate network that costs no more.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for verb, module in VERBS.items():
+        app.command(verb)(getattr(importlib.import_module(f"snugnet.cli.{module}"), verb))
+    return app
+
+
 def execute(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0, 1 (does not fit), 2 (bad input), 130 (interrupted)."""
     import typer
 
-    from snugnet.cli.app import register
     from snugnet.errors import SnugnetError
 
     # The base of all complaints about the command line itself; typer keeps it to itself.

@@ -8,8 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import Batch, DeviceName, DeviceThreads, Precision, Seconds
-from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.cli.options import (
+    Batch,
+    DeviceName,
+    DeviceThreads,
+    Json,
+    Precision,
+    Seconds,
+    Seed,
+    check_picture,
+    print_json,
+    print_table,
+    say,
+    space_of_run,
+    timing,
+)
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError, TableMismatch
 from snugnet.progress import RichProgress
@@ -34,7 +47,6 @@ Networks = Annotated[int, typer.Option("--networks", help="How many networks to 
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
 InSpace = Annotated[str | None, typer.Option("--space", help="Another space to check (default: the table's own).")]
 CheckOut = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the networks and the order of timing.")]
 
 
 def measure(
@@ -52,13 +64,12 @@ def measure(
     """Measure every block of a space on a device; a killed run goes on where it was."""
     from snugnet.costs.measure import measure as measure_space  # these bring torch in: not for `snugnet --help`
     from snugnet.devices import by_name
-    from snugnet.devices.timing import TimingSettings
 
-    settings = TimingSettings() if seconds is None else TimingSettings(seconds=seconds)
     place = by_name(device, threads=threads, precision=precision)
     target = space_at(space, resolution, classes)
     _check_target(out)
-    table = measure_space(target, place, batch=batch, settings=settings, out=out, source=space, progress=RichProgress())
+    options: dict[str, Any] = {"batch": batch, "settings": timing(seconds), "out": out, "source": space}
+    table = measure_space(target, place, progress=RichProgress(), **options)
     summary = _summary(table, target, out)
     if json:
         print_json(summary)
@@ -84,47 +95,31 @@ def _check_target(out: Path) -> None:
     except SnugnetError:
         return  # what cannot be read is not worth keeping from a new table
     if isinstance(content, dict) and "parts" not in content:
-        raise BadInput(
-            f"{out} holds something else than a table",
-            value=", ".join(list(content)[:4]),
-            remedy="Choose another name.",
-        )
+        rule, fields = f"{out} holds something else than a table", ", ".join(list(content)[:4])
+        raise BadInput(rule, value=fields, remedy="Choose another name.")
 
 
 def space_at(word: str, resolution: int | None, classes: int | None) -> SearchSpace:
     """The space a user names, at a resolution and a number of classes of their own."""
+    ending, options = Path(word).suffix.lower(), {"resolution": resolution, "classes": classes}
     if Path(word).is_dir():
-        space = _of_run(Path(word))
-        space = space if classes is None else replace(space, classes=classes)
-    elif word.lower().endswith(".json"):
+        space = space_of_run(Path(word))
+    elif ending == ".json":
         space = _of_table(word)
-        space = space if classes is None else replace(space, classes=classes)
-    elif word.lower().endswith((".yaml", ".yml")):
+    elif ending in (".yaml", ".yml"):
         space = find_space(word)
-        space = space if classes is None else replace(space, classes=classes)
     else:
-        options: dict[str, Any] = {"resolution": resolution, "classes": classes}
         space = find_space(word, **{name: value for name, value in options.items() if value is not None})
+    space = space if classes is None else replace(space, classes=classes)
     return space if resolution is None or space.resolutions == (resolution,) else space.with_resolution(resolution)
-
-
-def _of_run(folder: Path) -> SearchSpace:
-    """The space of a run's super-network, width and classes included."""
-    from snugnet.fitting.recipe import read
-    from snugnet.store import read_text
-
-    path = folder / "recipe.yaml"
-    recipe = read(read_text(path), origin=str(path))
-    return recipe.build_space(recipe.load_data())
 
 
 def _of_table(path: str) -> SearchSpace:
     """The space another table was measured for: the way to a second device that has no data."""
     origin = load_table(path).origin
     if "definition" not in origin:
-        raise BadInput(
-            f"{path} must tell its space", value=origin.get("space"), remedy="Give the run's folder instead."
-        )
+        remedy = "Give the run's folder instead."
+        raise BadInput(f"{path} must tell its space", value=origin.get("space"), remedy=remedy)
     return space_from_json(origin["definition"], path)
 
 
@@ -152,36 +147,30 @@ def check(
 ) -> None:
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
-    from snugnet.costs.picture import check_format, picture_of_check
+    from snugnet.costs.picture import picture_of_check
     from snugnet.devices import by_name
-    from snugnet.devices.timing import TimingSettings
 
     costs = load_table(table)
     if costs.origin["kind"] != "measured":
         raise TableMismatch("a table to check must be measured", value=costs.resource, remedy="Exact ones need none.")
     target = out or table.with_name("check.json" if table.name == "table.json" else f"{table.stem}.check.json")
     check_writable(target)
-    if plot is not None:
-        check_format(plot)
-        check_writable(plot)
+    check_picture(plot)
     origin = costs.origin["device"]
     device = by_name(origin["device"], threads=int(origin["threads"]), precision=origin["precision"])
-    settings = TimingSettings(seed=seed) if seconds is None else TimingSettings(seconds=seconds, seed=seed)
-    outcome = check_table(
-        costs, _space_of(costs, space), device, networks=networks, settings=settings, progress=RichProgress()
-    )
+    settings = timing(seconds, seed=seed)
+    target_space = _space_of(costs, space)
+    outcome = check_table(costs, target_space, device, networks=networks, settings=settings, progress=RichProgress())
     write_json(target, outcome.to_json())
     if plot is not None:
         picture_of_check(outcome, plot, f"{costs.origin['space']} on {device.name}, {device.threads} thread(s)")
     if json:
         print_json(outcome.to_json())
     else:
-        rows = [
-            [f"{r.predicted:.3f}", f"{r.measured:.3f}", f"{r.error:+.2%}", r.architecture] for r in outcome.networks
-        ]
-        print_table(
-            "Networks the table had not seen", ["predicted ms", "measured ms", "error", "network"], rows, left=0
-        )
+        nets = outcome.networks
+        rows = [[f"{r.predicted:.3f}", f"{r.measured:.3f}", f"{r.error:+.2%}", r.architecture] for r in nets]
+        columns = ["predicted ms", "measured ms", "error", "network"]
+        print_table("Networks the table had not seen", columns, rows, left=0)
         print(f"R2 {outcome.r2:.4f}, ratio {outcome.ratio:.4f}, worst error {outcome.worst_error:.2%}")
         print(f"stay {outcome.margin_ms(1.0):.2%} below a limit, and the network meets it with 95 % confidence")
         say(outcome.message)

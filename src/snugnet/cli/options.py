@@ -1,22 +1,33 @@
-"""What several verbs share: options of a device and of a run folder, and readers of tables, budgets and KEY=VALUE."""
+"""What several verbs share: their options, readers of tables, budgets and KEY=VALUE, and how they speak.
+
+JSON for machines and tables for people go to standard output, remarks to standard error.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from snugnet.budgets.budget import Budget
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, TableMismatch
-from snugnet.store import RunLock
+from snugnet.space.space import SearchSpace
+from snugnet.store import RunLock, check_writable, read_text
 
 if TYPE_CHECKING:
+    from snugnet.devices.timing import TimingSettings
     from snugnet.fitting.runs import Run
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines instead of text.")]
 
 DeviceName = Annotated[str, typer.Option("--device", help="Where to run: see `snugnet devices`.")]
 DeviceThreads = Annotated[int, typer.Option("--threads", help="Threads of the processor to use.")]
@@ -25,6 +36,27 @@ Batch = Annotated[int, typer.Option("--batch", help="Images at once.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Most time to spend timing.")]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder; made if it is not there.")]
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change the recipe: budget.latency=40ms, train.phases[0].epochs=3."
+    ),
+]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
+Limits = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        help="A hard limit such as latency=40ms, latency:p90=50ms or params=6M; repeatable. Searches also take a share "
+        "of the largest network (of the starting one): latency=60%.",
+    ),
+]
+MethodOptions = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
+]
 TableFiles = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,8 +66,29 @@ TableFiles = Annotated[
         "budget repeats: --table latency@phone=phone.json --budget latency@phone=40ms.",
     ),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random in the search.")]
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+    print()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """A table whose first `left` columns are text, the others numbers."""
+    table = Table(header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right")
+    for row in rows:
+        table.add_row(*row)
+    # Off a terminal nothing should wrap at 80 columns: logs and pipes have no width.
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    print(title, flush=True)  # not the table's own, which would break it at the table's width
+    console.print(table)
+
+
+def say(text: str) -> None:
+    """A remark for a person; on standard error, so that piped output stays clean."""
+    print(text, file=sys.stderr)
 
 
 def locks_run(verb: Callable[..., None]) -> Callable[..., None]:
@@ -49,6 +102,22 @@ def locks_run(verb: Callable[..., None]) -> Callable[..., None]:
     return locked
 
 
+def timing(seconds: float | None, **usual: Any) -> TimingSettings:
+    """The usual settings, for the seconds a user allows."""
+    from snugnet.devices.timing import TimingSettings  # brings torch in: not for `snugnet --help`
+
+    return TimingSettings(**usual if seconds is None else {**usual, "seconds": seconds})
+
+
+def check_picture(plot: Path | None) -> None:
+    """Refuse a picture that could not be written, before any work."""
+    from snugnet.costs.picture import check_format
+
+    if plot is not None:
+        check_format(plot)
+        check_writable(plot)
+
+
 def read_tables(folder: Path, texts: list[str] | None) -> dict[str, CostTable]:
     """The tables named on the command line, by resource; the run's own if none was named."""
     tables: dict[str, CostTable] = {}
@@ -56,21 +125,20 @@ def read_tables(folder: Path, texts: list[str] | None) -> dict[str, CostTable]:
         texts = [str(folder / "table.json")] if (folder / "table.json").exists() else []
         texts += [f"latency@{path.stem.partition('@')[2]}={path}" for path in sorted(folder.glob("table@*.json"))]
     for text in texts:
-        name, equals, path = text.partition("=")
-        table = load_table(path if equals else text)
+        name, equals, path = text.partition("=") if "=" in text else ("", "", text)
+        table = load_table(path)
         key = name if equals else table.resource
-        if equals and (name.partition("@")[0] != table.resource or name.endswith("@")):
+        if key.partition("@")[0] != table.resource or key.endswith("@"):
             raise BadInput(
                 f"a name for {path} must be {table.resource} or {table.resource}@DEVICE",
                 value=name,
                 remedy=f"Write --table {table.resource}@phone={path}.",
             )
         if "@" not in key:
-            _require_this_device(table, path if equals else text)
+            _require_this_device(table, path)
         if key in tables:
-            raise BadInput(
-                "two tables of one resource must be told apart", value=key, remedy=f"Name them: {key}@phone=FILE."
-            )
+            remedy = f"Name them: {key}@phone=FILE."
+            raise BadInput("two tables of one resource must be told apart", value=key, remedy=remedy)
         tables[key] = table
     return tables
 
@@ -104,10 +172,18 @@ def open_for_search(folder: Path, threads: int | None) -> Run:
     if threads is not None:
         torch.set_num_threads(threads)
     if not folder.is_dir():
-        raise BadInput(
-            "RUN must be the folder of a trained run", value=str(folder), remedy="Run `snugnet train` first."
-        )
+        remedy = "Run `snugnet train` first."
+        raise BadInput("RUN must be the folder of a trained run", value=str(folder), remedy=remedy)
     return open_run(folder)
+
+
+def space_of_run(folder: Path) -> SearchSpace:
+    """The space of a run's super-network, width and classes included, by its recipe and images."""
+    from snugnet.fitting.recipe import read
+
+    path = folder / "recipe.yaml"
+    recipe = read(read_text(path), origin=str(path))
+    return recipe.build_space(recipe.load_data())
 
 
 def read_limits(texts: list[str]) -> Budget:
@@ -123,12 +199,12 @@ def read_limits(texts: list[str]) -> Budget:
     return Budget(limits)
 
 
-def read_options(texts: list[str]) -> dict[str, Any]:
+def read_options(texts: list[str] | None) -> dict[str, Any]:
     """`["steps=500", "start=smallest"]` as keyword arguments; numbers become numbers."""
     import yaml
 
     options: dict[str, Any] = {}
-    for text in texts:
+    for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput("an option must be written KEY=VALUE", value=text, remedy="Write it like steps=500.")

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugnet.cli.options import RunFolder, Threads, locks_run, open_for_search
-from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.cli.options import (
+    Json,
+    RunFolder,
+    Seed,
+    Threads,
+    locks_run,
+    open_for_search,
+    print_json,
+    print_table,
+    say,
+)
 from snugnet.errors import BadInput
 from snugnet.progress import Progress, RichProgress
 from snugnet.store import Journal, fingerprint, read_text, write_json
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from snugnet.space.space import SearchSpace
 
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random sub-networks.")]
 Given = Annotated[
     Path | None, typer.Option("--architectures", help="A file with an architecture a line, instead of random ones.")
 ]
@@ -52,10 +60,7 @@ def rank(
     progress: Progress = RichProgress()
     opened = open_for_search(run, threads)
     space = opened.supernet.space
-    if architectures is not None:
-        networks = _read(architectures, space)
-    else:
-        networks = ranking.random_architectures(space, count, seed)
+    networks = _read(architectures, space) if architectures else ranking.random_architectures(space, count, seed)
     right = _inherited(opened, networks, split, progress)
     facts: dict[str, Any] = {"run": str(run), "split": split, "images": right.shape[1]}
     facts["networks"] = [
@@ -65,11 +70,8 @@ def rank(
     if against is not None:
         other = open_for_search(against, threads)
         if other.supernet.space != space or other.data.identity() != opened.data.identity():
-            raise BadInput(
-                "both runs must have one space and one data set",
-                value=str(against),
-                remedy="Name a run of the same space and data.",
-            )
+            remedy = "Name a run of the same space and data."
+            raise BadInput("both runs must have one space and one data set", value=str(against), remedy=remedy)
         facts["against"] = {"run": str(against), **_compare(right, _inherited(other, networks, split, progress))}
     if stand_alone:
         alone = _stand_alone(opened, networks, split, stand_alone, progress)
@@ -132,9 +134,8 @@ def _tell(facts: dict[str, Any], run: Path, json: bool) -> None:
         print_json(facts)
         return
     rows = [[row["architecture"], f"{row['accuracy']:.2%}"] for row in facts["networks"]]
-    print_table(
-        f"Sub-networks of {run} on {facts['images']} images ({facts['split']})", ["architecture", "accuracy"], rows
-    )
+    title = f"Sub-networks of {run} on {facts['images']} images ({facts['split']})"
+    print_table(title, ["architecture", "accuracy"], rows)
     _say_spread("inherited weights", facts["spread"])
     for key in ("against", "stand_alone"):
         if key in facts:

@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugnet.cli.options import (
+    Json,
+    Limits,
+    MethodOptions,
     RunFolder,
     Seed,
     TableFiles,
     Threads,
+    check_picture,
     locks_run,
     open_for_search,
+    print_json,
+    print_table,
     read_limits,
     read_options,
     read_tables,
+    say,
 )
-from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress
@@ -33,16 +39,7 @@ from snugnet.units import show
 if TYPE_CHECKING:
     from snugnet.searching.result import SearchResult
 
-Limits = Annotated[
-    list[str],
-    typer.Option(
-        "--budget", help="A hard limit such as latency=40ms, params=6M or latency=60% (of the largest); repeatable."
-    ),
-]
 Method = Annotated[str, typer.Option("--method", help="adaptive, bcsfw, instant, evolution or random.")]
-Options = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
-]
 Evaluations = Annotated[
     int | None, typer.Option("--evaluations", min=0, help="With adaptive: networks to evaluate at most (30).")
 ]
@@ -68,7 +65,7 @@ def search(
     table: TableFiles = None,
     method: Method = "adaptive",
     evaluations: Evaluations = None,
-    option: Options = None,
+    option: MethodOptions = None,
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = None,
@@ -83,18 +80,9 @@ def search(
     limits, tables = read_limits(budget), read_tables(run, table)
     opened = open_for_search(run, threads)
     check_writable(out or run / "search.json")
-    options = read_options(option or []) | ({} if evaluations is None else {"evaluations": evaluations})
-    result = run_search(
-        opened.supernet,
-        opened.data,
-        tables,
-        limits,
-        method,
-        seed,
-        out=run / "search",
-        progress=RichProgress(),
-        **options,
-    )
+    options = read_options(option) | ({} if evaluations is None else {"evaluations": evaluations})
+    shared: dict[str, Any] = {"out": run / "search", "progress": RichProgress()}
+    result = run_search(opened.supernet, opened.data, tables, limits, method, seed, **shared, **options)
     path = result.save(out or run / "search.json")
     if out is None:
         write_json(run / "architecture.json", result.architecture.to_json())
@@ -132,10 +120,8 @@ def _say_limits(result: SearchResult, tables: dict[str, CostTable]) -> None:
             say(f"{name} as measured on {', '.join(facts)}")
         effective = result.effective_limits[name]
         if effective < limit:
-            upto = f"predictions up to {show(effective, name)}"
-            say(
-                f"{1 - effective / limit:.1%} of the limit on {name} is kept free ({upto}), so that it fits as measured"
-            )
+            free = f"{1 - effective / limit:.1%} of the limit on {name} is kept free"
+            say(f"{free} (predictions up to {show(effective, name)}), so that it fits as measured")
 
 
 def print_worths(saved: dict[str, Any], space: SearchSpace) -> None:
@@ -194,27 +180,17 @@ def front(
     json: Json = False,
 ) -> None:
     """Networks along a resource, from the cheapest to the dearest, each validated."""
-    from snugnet.costs.picture import check_format
     from snugnet.searching.front import as_rows, picture_of_front
     from snugnet.searching.front import front as find_front
 
     known_resource(resource)
-    if plot is not None:
-        check_format(plot)
+    check_picture(plot)
     tables = read_tables(run, table)
     opened = open_for_search(run, threads)
-    for target in filter(None, (run / "front.json", csv, plot)):
+    for target in filter(None, (run / "front.json", csv)):
         check_writable(target)
-    networks = find_front(
-        opened.supernet,
-        opened.data,
-        tables,
-        resource,
-        points,
-        seed=seed,
-        out=run / "search",
-        progress=RichProgress(),
-    )
+    shared: dict[str, Any] = {"out": run / "search", "progress": RichProgress()}
+    networks = find_front(opened.supernet, opened.data, tables, resource, points, seed=seed, **shared)
     rows = as_rows(networks)
     value = {"resource": resource, "unit": known_resource(resource).unit, "points": rows}
     say(f"wrote {write_json(run / 'front.json', value)}")
@@ -232,12 +208,10 @@ def front(
     print_table(f"Front along {resource}", ["limit", "predicted", "accuracy", "network"], cells, left=0)
 
 
-def _as_csv(rows: list[dict[str, object]], resource: str) -> str:
+def _as_csv(rows: list[dict[str, Any]], resource: str) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([f"limit_{resource}", f"predicted_{resource}", "accuracy", "loss", "architecture"])
     for row in rows:
-        predicted = row["predicted"]
-        assert isinstance(predicted, dict)
-        writer.writerow([row["limit"], predicted[resource], row["accuracy"], row["loss"], row["architecture"]])
+        writer.writerow([row["limit"], row["predicted"][resource], row["accuracy"], row["loss"], row["architecture"]])
     return text.getvalue()

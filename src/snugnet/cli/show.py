@@ -12,8 +12,18 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds
-from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.cli.options import (
+    Batch,
+    DeviceThreads,
+    Json,
+    Precision,
+    Seconds,
+    check_picture,
+    print_json,
+    print_table,
+    say,
+    timing,
+)
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, BadInput, UnknownName
 from snugnet.progress import RichProgress
@@ -24,7 +34,7 @@ from snugnet.space.reading import find_space
 from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace, Stage
 from snugnet.space.spec import NetworkSpec, plan
-from snugnet.store import check_writable, read_json
+from snugnet.store import read_json
 from snugnet.units import show as quantity
 
 Target = Annotated[
@@ -54,15 +64,13 @@ def spaces(json: Json = False) -> None:
         about = (PRESETS[name.removesuffix("-lowres")].__doc__ or "").strip().split("\n")[0]
         if name.endswith("-lowres"):
             about = f"The same for images of 28 to 64 pixels (here {', '.join(map(str, space.resolutions))})."
-        rows.append(
-            {"name": name, "count": space.count, "stages": len(space.stages), "resolutions": list(space.resolutions)}
-            | {"about": about}
-        )
+        facts: dict[str, Any] = {"name": name, "count": space.count, "stages": len(space.stages)}
+        rows.append({**facts, "resolutions": list(space.resolutions), "about": about})
     if json:
         print_json(rows)
         return
-    cells = [[r["name"], r["about"], f"{float(str(r['count'])):.3g}"] for r in rows]
-    print_table("Search spaces", ["name", "what it is", "networks"], [list(map(str, c)) for c in cells], left=2)
+    cells = [[r["name"], r["about"], f"{float(r['count']):.3g}"] for r in rows]
+    print_table("Search spaces", ["name", "what it is", "networks"], cells, left=2)
 
 
 def show(target: Target, space: InSpace = None, json: Json = False) -> None:
@@ -73,9 +81,10 @@ def show(target: Target, space: InSpace = None, json: Json = False) -> None:
         _show_architecture(read_text_form(target), space, json)
     elif target.lower().endswith(".json"):
         value = read_json(target)
-        _show_architecture(
-            read_json_form(value.get("architecture", value) if isinstance(value, dict) else value), space, json
-        )
+        if not isinstance(value, dict):
+            rule = f"{target} must hold an architecture, a JSON object"
+            raise BadArchitecture(rule, value=value, remedy="Give the architecture.json of a run.")
+        _show_architecture(read_json_form(value.get("architecture", value)), space, json)
     elif target.lower().endswith((".yaml", ".yml")) or target.lower() in names():
         _show_space(find_space(target), json)
     elif target.lower() in {name.lower() for name in published.networks()}:
@@ -97,18 +106,13 @@ def _show_architecture(architecture: Architecture, space_name: str | None, json:
 def _first_space(architecture: Architecture) -> SearchSpace:
     complaints = {}
     for name in names():
-        space = preset(name)
         try:
-            check(architecture, space)
-            return space
+            check(architecture, preset(name))
+            return preset(name)
         except BadArchitecture as error:
-            complaints[name] = error
-    near = complaints["hardcore"]
-    raise BadArchitecture(
-        f"an architecture without --space must belong to a preset ({near.rule})",
-        value=str(architecture),
-        remedy="Name its space with --space.",
-    )
+            complaints[name] = error.rule
+    rule = f"an architecture without --space must belong to a preset ({complaints['hardcore']})"
+    raise BadArchitecture(rule, value=str(architecture), remedy="Name its space with --space.")
 
 
 def _sizes(network: NetworkSpec, convention: analytic.Convention = "layers") -> dict[str, Any]:
@@ -143,12 +147,9 @@ def _show_space(space: SearchSpace, json: bool) -> None:
         [str(n), *(str(value) for value in (_commas(s.widths), s.stride, _commas(s.depths), s.act, s.per)), _labels(s)]
         for n, s in enumerate(space.stages, 1)
     ]
-    print_table(
-        f"{space.name}: {space.count:.4g} networks at {_commas(space.resolutions)} px, {space.classes} classes",
-        ["stage", "width", "stride", "depth", "activation", "choice per", "choices"],
-        rows,
-        left=7,
-    )
+    title = f"{space.name}: {space.count:.4g} networks at {_commas(space.resolutions)} px, {space.classes} classes"
+    columns = ["stage", "width", "stride", "depth", "activation", "choice per", "choices"]
+    print_table(title, columns, rows, left=7)
     ends = [[end, *_cells(sizes)] for end, sizes in (("smallest", low), ("largest", high))]
     print_table("", ["network", "MACs", "parameters", "weights", "peak memory"], ends)
 
@@ -165,9 +166,8 @@ def _show_network(
     if json:
         facts = {"name": name, "space": space, "architecture": str(architecture) if architecture else None}
         blocks = [[part.label for part in stage] for stage in network.stages]
-        print_json(
-            {**facts, **sizes, **extra, "stem": network.stem.label, "stages": blocks, "head": network.head.label}
-        )
+        parts = {"stem": network.stem.label, "stages": blocks, "head": network.head.label}
+        print_json({**facts, **sizes, **extra, **parts})
         return
     rows = [["stem", network.stem.label.removeprefix("stem "), *_part_cells(network.stem)]]
     for number, stage in enumerate(network.stages, 1):
@@ -234,31 +234,14 @@ def zoo(
         _print_measured(rows, f"{device}, {threads} thread(s), batch {batch}")
         say(message + (f" Wrote {plot}." if plot else ""))
         return
-    cells = [
-        [
-            row["name"],
-            row["space"] or "-",
-            str(row["resolution"]),
-            f"{row['mmacs']:.1f}",
-            _figure(row, "mmacs"),
-            f"{row['mparams']:.3f}",
-            _figure(row, "top1"),
-            _figure(row, "latency_ms"),
-            row["published"].get("latency_on", ""),
-        ]
-        for row in rows
-    ]
-    columns = [
-        "network",
-        "space",
-        "px",
-        "MMACs",
-        "published",
-        "Mparams",
-        "top-1 %",
-        "latency ms",
-        "measured by its authors on",
-    ]
+    cells = []
+    for row in rows:
+        px, mmacs, mparams = _size_cells(row)
+        told, top1, latency = (_figure(row, name) for name in ("mmacs", "top1", "latency_ms"))
+        place = row["published"].get("latency_on", "")
+        cells.append([row["name"], row["space"] or "-", px, mmacs, told, mparams, top1, latency, place])
+    columns = ["network", "space", "px", "MMACs", "published", "Mparams", "top-1 %", "latency ms"]
+    columns.append("measured by its authors on")
     print_table("Published networks: our counts, the papers' figures", columns, cells, left=2)
 
 
@@ -273,25 +256,22 @@ def _measure(
 ) -> str:
     """Add what each network takes on `device` to its row."""
     from snugnet.costs.measure import time_networks
-    from snugnet.costs.picture import check_format, picture_of_networks  # these bring torch in: not for the plain list
+    from snugnet.costs.picture import picture_of_networks  # these bring torch in: not for the plain list
     from snugnet.devices import by_name
-    from snugnet.devices.timing import TimingSettings
 
-    if plot is not None:
-        check_format(plot)
-        check_writable(plot)
-    settings = TimingSettings(seconds=120.0 if seconds is None else seconds)
+    check_picture(plot)
     place = by_name(device, threads=threads, precision=precision)
     plans = {entry.name: entry.network for entry in published.networks().values()}
+    settings = timing(120.0 if seconds is None else seconds)
     times, message = time_networks(plans, place, batch=batch, settings=settings, progress=RichProgress())
     for row in rows:
         time = times[row["name"]]
         row["measured"] = {"latency_ms": time.ms, "low_ms": time.low, "high_ms": time.high, "on": place.fingerprint()}
     if plot is not None:
-        points = [
-            {"name": r["name"], "latency_ms": r["measured"]["latency_ms"], "top1": r["published"].get("top1")}
-            for r in rows
-        ]
+        points = []
+        for row in rows:
+            time, top1 = row["measured"]["latency_ms"], row["published"].get("top1")
+            points.append({"name": row["name"], "latency_ms": time, "top1": top1})
         picture_of_networks(points, plot, f"Published networks on {device}, {threads} thread(s), batch {batch}")
     return message
 
@@ -304,11 +284,14 @@ def _print_measured(rows: list[dict[str, Any]], where: str) -> None:
         ahead = accuracy is not None and accuracy > best
         best = accuracy if ahead else best
         interval = f"{time['low_ms']:.2f}-{time['high_ms']:.2f}"
-        sizes = [str(row["resolution"]), f"{row['mmacs']:.1f}", f"{row['mparams']:.3f}"]
-        star = "*" if ahead else ""
-        cells.append([row["name"], star, f"{time['latency_ms']:.2f}", interval, *sizes, _figure(row, "top1")])
+        figures = [f"{time['latency_ms']:.2f}", interval, *_size_cells(row), _figure(row, "top1")]
+        cells.append([row["name"], "*" if ahead else "", *figures])
     columns = ["network", "", "latency ms", "95 % interval", "px", "MMACs", "Mparams", "published top-1 %"]
     print_table(f"Published networks on {where} (* no faster one is more accurate)", columns, cells, left=2)
+
+
+def _size_cells(row: dict[str, Any]) -> list[str]:
+    return [str(row["resolution"]), f"{row['mmacs']:.1f}", f"{row['mparams']:.3f}"]
 
 
 def _row(entry: published.Published) -> dict[str, Any]:
@@ -344,6 +327,5 @@ def devices(json: Json = False) -> None:
     for row in rows:
         missing = escape(f"{row.reason}. {row.remedy}") if row.reason else ""
         cells.append([row.name, "yes" if row.here else "no", ", ".join(row.precisions), missing])
-    print_table(
-        f"Devices on this machine ({processor()})", ["name", "here", "precisions", "what is missing"], cells, left=4
-    )
+    columns = ["name", "here", "precisions", "what is missing"]
+    print_table(f"Devices on this machine ({processor()})", columns, cells, left=4)

@@ -1,34 +1,47 @@
-"""`snugnet train`: a recipe becomes a trained super-network in a run folder."""
+"""`snugnet train`: a recipe becomes a trained super-network in a run folder; `snugnet finetune`: the network found in it."""
 
 from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugnet.cli.printing import Json, print_json, say
-from snugnet.errors import UnknownName
+from snugnet.budgets.budget import Budget
+from snugnet.cli.options import (
+    Changes,
+    Json,
+    MethodOptions,
+    NewRun,
+    RecipeName,
+    RunFolder,
+    Threads,
+    locks_run,
+    open_for_search,
+    print_json,
+    read_options,
+    say,
+)
+from snugnet.errors import BadInput, UnknownName
 from snugnet.progress import RichProgress
-from snugnet.store import RunLock
+from snugnet.space.architecture import Architecture, from_json
+from snugnet.store import RunLock, read_json
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
-Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder; made if it is not there.")]
+if TYPE_CHECKING:
+    from snugnet.fitting.runs import Run
+
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Go on with the run in the folder, or refuse a folder with a run.")
 ]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: train.phases[0].epochs=3.")
-]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda (default: the recipe's).")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=0, help="Epochs (default: the recipe's).")]
+Scratch = Annotated[bool, typer.Option("--scratch", help="From random weights instead of inherited ones.")]
 
 
 def train(
     recipe: RecipeName,
-    out: Out,
+    out: NewRun,
     resume: Resume = True,
     changes: Changes = None,
     threads: Threads = None,
@@ -58,24 +71,69 @@ def train(
         return
     for note in result.notes:
         say(f"passed over a damaged checkpoint: {note}")
-    _tell(result, out, json)
-
-
-def _tell(result: Any, out: Path, json: bool) -> None:
-    facts = {
-        "run": str(out),
-        "steps": result.steps,
-        "images": result.images,
-        "seconds": round(result.seconds, 2),
-        "loss": result.loss if result.loss == result.loss else None,
-        "accuracy": {name: round(value, 6) for name, value in result.accuracies.items()},
-        "resumed_at": result.resumed_at,
-        "damaged": list(result.notes),
-        "weights": str(result.weights),
-    }
     if json:
+        facts = {"run": str(out), "steps": result.steps, "images": result.images, "seconds": round(result.seconds, 2)}
+        facts["loss"] = result.loss if result.loss == result.loss else None
+        facts["accuracy"] = {name: round(value, 6) for name, value in result.accuracies.items()}
+        facts |= {"resumed_at": result.resumed_at, "damaged": list(result.notes), "weights": str(result.weights)}
         print_json(facts)
         return
     scores = ", ".join(f"{name} {value:.2%}" for name, value in result.accuracies.items())
     print(f"{result.steps} steps in {result.seconds:.0f} s; held-out accuracy: {scores}")
     say(f"wrote {result.weights}, {out / 'train.jsonl'}, {out / 'state'}")
+
+
+@locks_run
+def finetune(
+    run: RunFolder,
+    epochs: Epochs = None,
+    scratch: Scratch = False,
+    option: MethodOptions = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Train the network that `snugnet search` found, with the largest network as teacher; killed, it goes on."""
+    from snugnet.fitting.finetuning import finetune_found
+
+    opened = open_for_search(run, threads)
+    path = run / "architecture.json"
+    if not path.exists():
+        raise BadInput(f"{run} must hold a found network", value=str(path), remedy="Run `snugnet search` first.")
+    architecture = from_json(read_json(path), opened.supernet.space)
+    section = opened.recipe.finetune
+    changes = {"scratch": scratch or section.scratch, "options": {**section.options, **read_options(option)}}
+    if epochs is not None:
+        changes["epochs"] = epochs
+    tuned = finetune_found(
+        opened.supernet,
+        opened.data,
+        architecture,
+        section.model_copy(update=changes),
+        run,
+        seed=opened.recipe.seed,
+        channels_last=opened.recipe.train.channels_last,
+        threads=threads,
+        device=opened.recipe.train.device,
+        progress=RichProgress(),
+        budget=_found_for(opened, architecture).to_json(),
+    )
+    network = run / "network.safetensors"
+    if json:
+        facts = {"network": str(network), "accuracy": tuned.val, "test_accuracy": tuned.test}
+        facts |= {name: value for name, value in tuned.to_json().items() if name in ("before", "teacher", "worse")}
+        print_json({**facts, "architecture": str(architecture)})
+    else:
+        print(tuned)
+    say(f"read {path}; wrote {network}")
+
+
+def _found_for(opened: Run, architecture: Architecture) -> Budget:
+    """The budget of the search that found the network; the recipe's, if the last search found another one."""
+    from snugnet.searching.result import load_result
+
+    path = opened.folder / "search.json"
+    if path.exists():
+        result = load_result(path, opened.supernet.space)
+        if result.architecture == architecture:
+            return result.budget
+    return Budget(opened.recipe.budget)

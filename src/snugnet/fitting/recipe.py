@@ -100,7 +100,7 @@ Phase = Annotated[typing.Union[tuple(PHASE_MODELS.values())], Field(discriminato
 class TrainSection(Section):
     """How the super-network is trained: phases, one after the other."""
 
-    batch: int = 128
+    batch: int = Field(default=128, ge=1)
     accumulate: int = 1
     channels_last: bool = False
     precision: str = "auto"
@@ -152,7 +152,7 @@ class FinetuneSection(Section):
 
     epochs: int = Field(default=10, ge=0)  # 0: inherited weights as they are, with batch-norm statistics of its own
     scratch: bool = False
-    batch: int = 128
+    batch: int = Field(default=128, ge=1)
     options: dict[str, Any] = Field(default_factory=dict)  # of the method: lr, distill, temperature, mixup, ...
 
 
