@@ -23,7 +23,6 @@ from snugnet.space import (
     plan,
     preset,
     sample,
-    sample_where,
     smallest,
 )
 from snugnet.space.architecture import read_text_form
@@ -131,9 +130,6 @@ def test_mutation_and_crossover_stay_in_the_space(name):
 def test_sampling_is_seeded_and_bounded():
     space = preset("hardcore")
     assert sample(space, np.random.default_rng(4)) == sample(space, np.random.default_rng(4))
-    with pytest.raises(BadInput, match="at least one of 7"):
-        sample_where(space, np.random.default_rng(0), lambda _: False, max_tries=7)
-    assert sample_where(space, np.random.default_rng(0), lambda a: a.depths[1] == 2).depths[1] == 2
     with pytest.raises(BadInput, match="probability"):
         mutate(space, smallest(space), np.random.default_rng(0), 1.5)
 
@@ -206,6 +202,15 @@ def test_malformed_json_is_refused(change):
     space = preset("hardcore")
     value = {**smallest(space).to_json(), **change}
     with pytest.raises(BadArchitecture):
+        from_json(value, space)
+
+
+@pytest.mark.parametrize("field", ["kernel", "expand", "se"])
+def test_a_block_in_json_says_everything(field):
+    space = preset("hardcore")
+    value = smallest(space).to_json()
+    del value["stages"][1]["blocks"][0][field]
+    with pytest.raises(BadArchitecture, match=f"stage 2, block 1, {field} is missing"):
         from_json(value, space)
 
 

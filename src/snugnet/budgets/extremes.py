@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from snugnet.costs.table import CostTable
 from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.layout import Layout, Place
+from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace
-from snugnet.space.spec import plan
+from snugnet.space.spec import Place, plan
 
 Way = tuple[float, tuple[StageChoice, ...]]
 

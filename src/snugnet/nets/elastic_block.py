@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from snugnet.errors import BadSpace
 from snugnet.nets.elastic import ElasticOperation, prefix_mask, runs
 from snugnet.nets.gather import IntArray
-from snugnet.space.layout import Genes, Layout, Place, Slot
-from snugnet.space.spec import BlockSpec
+from snugnet.space.layout import Genes, Layout, Slot
+from snugnet.space.spec import BlockSpec, Place
 
 
 def drop_connect(branch: Tensor, rate: float) -> Tensor:

@@ -1,26 +1,19 @@
 """What may be built: spaces, architectures, plans, published networks. Pure data, no torch."""
 
-from snugnet.space.architecture import Architecture, Block, StageChoice, check, from_json, parse
+from snugnet.space.architecture import Architecture, check, from_json, parse
 from snugnet.space.presets import preset
-from snugnet.space.sampling import crossover, largest, mutate, sample, sample_many, sample_where, smallest
+from snugnet.space.sampling import crossover, largest, mutate, sample, sample_many, smallest
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem
-from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, NetworkSpec, StemSpec, plan
+from snugnet.space.spec import plan
 
 __all__ = [
     "Architecture",
-    "Block",
     "BlockChoice",
     "BlockRules",
-    "BlockSpec",
     "Head",
-    "HeadSpec",
-    "LayerSpec",
-    "NetworkSpec",
     "SearchSpace",
     "Stage",
-    "StageChoice",
     "Stem",
-    "StemSpec",
     "check",
     "crossover",
     "from_json",
@@ -31,6 +24,5 @@ __all__ = [
     "preset",
     "sample",
     "sample_many",
-    "sample_where",
     "smallest",
 ]

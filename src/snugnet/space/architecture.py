@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic_core import to_json
 
 from snugnet.errors import BadArchitecture
 from snugnet.space.space import BlockChoice, SearchSpace
@@ -26,14 +28,15 @@ _REMEDY = "Write it like 'r224 c32 | c16 k3e1 | c24 k5e3 k5e3s | f1280'."
 _MAX_BLOCKS = 1000  # of one stage: a bound on what a mistyped repeat can ask for
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """What one block is: kernel, expansion, SE on or off, and its middle width where the space leaves that open."""
 
     kernel: int
     expand: float
-    se: bool = False
-    mid_channels: int | None = None
+    se: bool
+    mid_channels: Annotated[int | None, Field(alias="middle")] = None  # the alias: its name in files
 
     @classmethod
     def of(cls, choice: BlockChoice, mid_channels: int | None = None) -> Block:
@@ -45,6 +48,7 @@ class Block:
         return text if self.mid_channels is None else f"{text}:{self.mid_channels}"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class StageChoice:
     """Width and blocks of one stage; its depth is the number of blocks."""
@@ -53,6 +57,16 @@ class StageChoice:
     blocks: tuple[Block, ...]
 
 
+class PlacedBlock(NamedTuple):
+    """A block and where it stands: stage and position count from 0."""
+
+    stage: int
+    position: int
+    in_channels: int
+    block: Block
+
+
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A whole network: input resolution, stem width, stages, head width."""
@@ -74,15 +88,20 @@ class Architecture:
     def depths(self) -> tuple[int, ...]:
         return tuple(len(stage.blocks) for stage in self.stages)
 
+    def placed_blocks(self) -> Iterator[PlacedBlock]:
+        """Every block, front to back, with the channels it receives."""
+        before = self.stem
+        for s, stage in enumerate(self.stages):
+            for d, block in enumerate(stage.blocks):
+                yield PlacedBlock(s, d, stage.width if d else before, block)
+            before = stage.width
+
     def to_json(self) -> dict[str, Any]:
-        stages = []
-        for stage in self.stages:
-            blocks = []
-            for block in stage.blocks:
-                words: dict[str, Any] = {"kernel": block.kernel, "expand": block.expand, "se": block.se}
-                blocks.append(words if block.mid_channels is None else {**words, "middle": block.mid_channels})
-            stages.append({"width": stage.width, "blocks": blocks})
-        return {"resolution": self.resolution, "stem": self.stem, "stages": stages, "head": self.head}
+        value: dict[str, Any] = _JSON.dump_python(self, mode="json", by_alias=True, exclude_none=True)
+        return value
+
+
+_JSON = TypeAdapter(Architecture)
 
 
 def parse(text: str, space: SearchSpace) -> Architecture:
@@ -128,37 +147,9 @@ def read_text_form(text: str) -> Architecture:
 def read_json_form(value: Any) -> Architecture:
     """Syntax only: the value a JSON object describes, in whatever space."""
     try:
-        read = _ArchitectureFile.model_validate(value)
+        return _JSON.validate_json(to_json(value, fallback=repr, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         raise _complaint(error) from error
-    stages = []
-    for stage in read.stages:
-        blocks = [Block(kernel=b.kernel, expand=b.expand, se=b.se, mid_channels=b.middle) for b in stage.blocks]
-        stages.append(StageChoice(width=stage.width, blocks=tuple(blocks)))
-    return Architecture(resolution=read.resolution, stem=read.stem, stages=tuple(stages), head=read.head)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _BlockFile(_Strict):
-    kernel: int
-    expand: float
-    se: bool
-    middle: int | None = None
-
-
-class _StageFile(_Strict):
-    width: int
-    blocks: list[_BlockFile]
-
-
-class _ArchitectureFile(_Strict):
-    resolution: int
-    stem: int
-    stages: list[_StageFile]
-    head: int
 
 
 def _complaint(error: ValidationError) -> BadArchitecture:
@@ -172,7 +163,7 @@ def _complaint(error: ValidationError) -> BadArchitecture:
     what = ", ".join(words)
     if first["type"] == "missing":
         return BadArchitecture(f"{what} is missing", remedy=_REMEDY)
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "unexpected_keyword_argument":
         return BadArchitecture(f"{what} is not a field that is known there", remedy=_REMEDY)
     return BadArchitecture(f"{what}: {first['msg']}", value=first["input"], remedy=_REMEDY)
 
@@ -182,49 +173,38 @@ def check(architecture: Architecture, space: SearchSpace) -> None:
     _member("resolution", architecture.resolution, space.resolutions, space)
     _member("stem width", architecture.stem, space.stem.widths, space)
     _member("number of stages", len(architecture.stages), (len(space.stages),), space)
-    before = architecture.stem
-    for number, (made, stage) in enumerate(zip(architecture.stages, space.stages), 1):
-        _member(f"width of stage {number}", made.width, stage.widths, space)
-        _member(f"depth of stage {number}", len(made.blocks), stage.depths, space)
-        for position, block in enumerate(made.blocks, 1):
-            in_channels = before if position == 1 else made.width
-            _check_block(block, in_channels, stage.choices_at(position - 1), f"stage {number}, block {position}", space)
-        if stage.per == "stage" and len(set(made.blocks)) > 1:
-            _outside(f"stage {number}: all blocks must be alike", " ".join(map(str, made.blocks)), space)
-        before = made.width
+    for number, (chosen, stage) in enumerate(zip(architecture.stages, space.stages), 1):
+        _member(f"width of stage {number}", chosen.width, stage.widths, space)
+        _member(f"depth of stage {number}", len(chosen.blocks), stage.depths, space)
+    for placed in architecture.placed_blocks():
+        _check_block(placed, space)
+    for number, (chosen, stage) in enumerate(zip(architecture.stages, space.stages), 1):
+        if stage.per == "stage" and len(set(chosen.blocks)) > 1:
+            _outside(f"stage {number}: all blocks must be alike", " ".join(map(str, chosen.blocks)), space)
     _member("head width", architecture.head, space.head.widths, space)
 
 
-def find_choice(block: Block, choices: tuple[BlockChoice, ...]) -> BlockChoice | None:
-    """The one of `choices` (of its position) that `block` is, or None if there is none."""
-    for choice in choices:
+def find_choice(placed: PlacedBlock, space: SearchSpace) -> int:
+    """The number of the choice, of those at its place, that a block is."""
+    block, choices = placed.block, space.stages[placed.stage].choices_at(placed.position)
+    for number, choice in enumerate(choices):
         if (choice.kernel, choice.expand, bool(choice.se)) == (block.kernel, block.expand, block.se):
-            return choice
-    return None
+            return number
+    raise BadArchitecture(
+        f"stage {placed.stage + 1}, block {placed.position + 1} must be one of the choices of space {space.name!r}",
+        value=str(block),
+        remedy=f"Offered there: {', '.join(c.label for c in choices)}.",
+    )
 
 
-def _check_block(
-    block: Block, in_channels: int, choices: tuple[BlockChoice, ...], place: str, space: SearchSpace
-) -> None:
-    choice = find_choice(block, choices)
-    if choice is None:
-        offered = ", ".join(c.label for c in choices)
-        raise BadArchitecture(
-            f"{place} must be one of the choices of space {space.name!r}",
-            value=str(block),
-            remedy=f"Offered there: {offered}.",
-        )
-    if (block.mid_channels is None) != (choice.expand_range is None):
+def _check_block(placed: PlacedBlock, space: SearchSpace) -> None:
+    choice = space.stages[placed.stage].choices_at(placed.position)[find_choice(placed, space)]
+    place, width = f"stage {placed.stage + 1}, block {placed.position + 1}", placed.block.mid_channels
+    if (width is None) != (choice.expand_range is None):
         rule = "needs a middle width (':83')" if choice.expand_range else "has no free middle width"
-        _outside(f"{place} {rule}", str(block), space)
-    if block.mid_channels is not None:
-        mid_range = space.mid_range(choice, in_channels)
-        if block.mid_channels not in mid_range:
-            _outside(
-                f"{place}: middle width must be {mid_range.start} to {mid_range.stop - 1}",
-                block.mid_channels,
-                space,
-            )
+        _outside(f"{place} {rule}", str(placed.block), space)
+    if width is not None and width not in (mid_range := space.mid_range(choice, placed.in_channels)):
+        _outside(f"{place}: middle width must be {mid_range.start} to {mid_range.stop - 1}", width, space)
 
 
 def _block(word: str, stage: int) -> list[Block]:

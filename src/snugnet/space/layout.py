@@ -17,10 +17,10 @@ to be measured, `slot_specs` arranges the blocks where costs add up slot by slot
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from snugnet.errors import BadArchitecture, BadSpace
 from snugnet.space.architecture import Architecture, Block, StageChoice, check, find_choice
 from snugnet.space.space import BlockChoice, SearchSpace
-from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, StemSpec, block_spec, head_spec, stem_spec
+from snugnet.space.spec import BlockSpec, HeadSpec, LayerSpec, Place, StemSpec, block_spec, head_spec, stem_spec
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -53,6 +53,14 @@ class Genes:
     choice: IntArray  # [n, S, D]; a stage with choices per stage uses [:, s, 0] for all
     position: FloatArray  # [n, S, D]; where in its range a free middle width lies
 
+    @classmethod
+    def zeros(cls, n: int, stages: int, depth: int) -> Genes:
+        """n times the first entry of every list."""
+        blocks = (n, stages, depth)
+        shapes = {"width": blocks[:2], "depth": blocks[:2], "choice": blocks, "position": blocks}
+        zeros: dict[str, Any] = {f.name: np.zeros(shapes.get(f.name, n), np.int64) for f in fields(cls)}
+        return cls(**{**zeros, "position": np.zeros(blocks)})
+
     def __len__(self) -> int:
         return len(self.resolution)
 
@@ -69,16 +77,6 @@ class Slot(NamedTuple):
 
     stage: int
     position: int
-
-
-class Place(NamedTuple):
-    """Where a block can stand: all its layers depend on, but for its own choice."""
-
-    stage: int
-    position: int  # the first has the stride
-    in_channels: int
-    out_channels: int
-    resolution: int  # of the block's input
 
 
 class BlockRows(NamedTuple):
@@ -141,45 +139,28 @@ class Layout:
     def numbers(self, architecture: Architecture) -> list[list[int]]:
         """[stage][block]: the number of each block's choice; `architecture` must belong to the space."""
         check(architecture, self.space)
-        found = []
-        for s, stage in enumerate(architecture.stages):
-            numbers = []
-            for d, block in enumerate(stage.blocks):
-                choices = self.choices(s, d)
-                choice = find_choice(block, choices)
-                assert choice is not None  # `check` has seen to it
-                numbers.append(choices.index(choice))
-            found.append(numbers)
-        return found
+        numbers: list[list[int]] = [[] for _ in architecture.stages]
+        for placed in architecture.placed_blocks():
+            numbers[placed.stage].append(find_choice(placed, self.space))
+        return numbers
 
     def encode(self, architectures: Sequence[Architecture]) -> Genes:
         """Rows for architectures of the space (checked). Genes of absent blocks are 0."""
-        n, (stages, depth), space = len(architectures), self.shape, self.space
-        genes = Genes(
-            resolution=np.zeros(n, dtype=np.int64),
-            stem=np.zeros(n, dtype=np.int64),
-            head=np.zeros(n, dtype=np.int64),
-            width=np.zeros((n, stages), dtype=np.int64),
-            depth=np.zeros((n, stages), dtype=np.int64),
-            choice=np.zeros((n, stages, depth), dtype=np.int64),
-            position=np.zeros((n, stages, depth)),
-        )
+        space, genes = self.space, Genes.zeros(len(architectures), *self.shape)
         for row, architecture in enumerate(architectures):
-            numbers = self.numbers(architecture)
+            check(architecture, space)
             genes.resolution[row] = space.resolutions.index(architecture.resolution)
             genes.stem[row] = space.stem.widths.index(architecture.stem)
             genes.head[row] = space.head.widths.index(architecture.head)
-            before = architecture.stem
             for s, (chosen, stage) in enumerate(zip(architecture.stages, space.stages)):
                 genes.width[row, s] = stage.widths.index(chosen.width)
                 genes.depth[row, s] = stage.depths.index(len(chosen.blocks))
-                genes.choice[row, s, : len(chosen.blocks)] = numbers[s]
-                for d, block in enumerate(chosen.blocks):
-                    if block.mid_channels is not None:
-                        choice = self.choices(s, d)[numbers[s][d]]
-                        mid_range = space.mid_range(choice, before if d == 0 else chosen.width)
-                        genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
-                before = chosen.width
+            for placed in architecture.placed_blocks():
+                s, d, in_channels, block = placed
+                genes.choice[row, s, d] = number = find_choice(placed, space)
+                if block.mid_channels is not None:
+                    mid_range = space.mid_range(self.choices(s, d)[number], in_channels)
+                    genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
         return genes
 
     def decode(self, genes: Genes) -> list[Architecture]:
@@ -187,27 +168,41 @@ class Layout:
         return [self._decode_row(genes, row) for row in range(len(genes))]
 
     def _decode_row(self, genes: Genes, row: int) -> Architecture:
-        space = self.space
-        stem = space.stem.widths[genes.stem[row]]
-        before, stages = stem, []
+        def block(slot: Slot, in_channels: int) -> Block:
+            s, d = slot
+            cell = row, s, 0 if self.space.stages[s].per == "stage" else d
+            choice = self.choices(s, d)[genes.choice[cell]]
+            if choice.expand_range is None:
+                return Block.of(choice)
+            mid_range = self.space.mid_range(choice, in_channels)
+            return Block.of(choice, mid_range[round(float(genes.position[cell]) * (len(mid_range) - 1))])
+
+        ends = genes.resolution[row], genes.stem[row], genes.head[row]
+        return self.assemble(*ends, genes.width[row], genes.depth[row], block)
+
+    def assemble(
+        self,
+        resolution: int,
+        stem: int,
+        head: int,
+        widths: Sequence[int] | IntArray,
+        depths: Sequence[int] | IntArray,
+        block: Callable[[Slot, int], Block],
+    ) -> Architecture:
+        """The architecture of these entries in the space's lists; `block` says what stands in a slot, behind how many
+        channels."""
+        space, stages = self.space, []
+        before = space.stem.widths[stem]
         for s, stage in enumerate(space.stages):
-            width = stage.widths[genes.width[row, s]]
-            blocks = []
-            for d in range(stage.depths[genes.depth[row, s]]):
-                slot = 0 if stage.per == "stage" else d
-                choice = self.choices(s, d)[genes.choice[row, s, slot]]
-                mid_channels = None
-                if choice.expand_range is not None:
-                    mid_range = space.mid_range(choice, before if d == 0 else width)
-                    mid_channels = mid_range[round(float(genes.position[row, s, slot]) * (len(mid_range) - 1))]
-                blocks.append(Block.of(choice, mid_channels))
-            stages.append(StageChoice(width=width, blocks=tuple(blocks)))
+            width = stage.widths[widths[s]]
+            slots = [(Slot(s, d), width if d else before) for d in range(stage.depths[depths[s]])]
+            stages.append(StageChoice(width=width, blocks=tuple(block(*slot) for slot in slots)))
             before = width
         return Architecture(
-            resolution=space.resolutions[genes.resolution[row]],
-            stem=stem,
+            resolution=space.resolutions[resolution],
+            stem=space.stem.widths[stem],
             stages=tuple(stages),
-            head=space.head.widths[genes.head[row]],
+            head=space.head.widths[head],
         )
 
     def block_rows(self, genes: Genes, slot: Slot) -> BlockRows:
@@ -232,39 +227,29 @@ class Layout:
 
     def choice(self, architecture: Architecture) -> Choices:
         """The choice that stands for an architecture of an additive space: free middle widths must stand at their start."""
-        options: list[int] = []
-        for stage, numbers in enumerate(self.numbers(architecture)):
-            for position, number in enumerate(numbers):
-                self._require_start(architecture.stages[stage].blocks[position], Slot(stage, position), number)
-            options += [*numbers, *[0] * (self.space.stages[stage].max_depth - len(numbers))]
-        return tuple(options), architecture.depths
+        check(architecture, self.space)
+        options = dict.fromkeys(self.slots, 0)
+        for placed in architecture.placed_blocks():
+            s, d, in_channels, block = placed
+            options[Slot(s, d)] = number = find_choice(placed, self.space)
+            start = self.space.rules.mid_channels(self.choices(s, d)[number], in_channels)
+            if block.mid_channels not in (None, start):
+                rule = f"stage {s + 1}, block {d + 1} must have its starting middle width {start} here"
+                remedy = "The problem counts one cost per choice; search widths afterwards."
+                raise BadArchitecture(rule, value=block.mid_channels, remedy=remedy)
+        return tuple(options.values()), architecture.depths
 
     def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
         """The network of an additive space that a choice stands for; free middle widths stand at their start."""
         self.require_additive()
-        space, stages = self.space, []
-        for s, (stage, numbers) in enumerate(zip(space.stages, self.by_stage(options))):
-            blocks = []
-            for d, number in enumerate(numbers[: depths[s]]):
-                choice = self.choices(s, d)[number]
-                before = self.in_widths(s, d)[0]
-                start = space.rules.mid_channels(choice, before) if choice.expand_range else None
-                blocks.append(Block.of(choice, start))
-            stages.append(StageChoice(width=stage.widths[0], blocks=tuple(blocks)))
-        return Architecture(
-            resolution=space.resolutions[0], stem=space.stem.widths[0], stages=tuple(stages), head=space.head.widths[0]
-        )
+        numbers = self.by_stage(options)
 
-    def _require_start(self, block: Block, slot: Slot, number: int) -> None:
-        if block.mid_channels is None:
-            return
-        start = self.space.rules.mid_channels(self.choices(*slot)[number], self.in_widths(*slot)[0])
-        if block.mid_channels != start:
-            raise BadArchitecture(
-                f"stage {slot.stage + 1}, block {slot.position + 1} must have its starting middle width {start} here",
-                value=block.mid_channels,
-                remedy="The problem counts one cost per choice; search widths afterwards.",
-            )
+        def block(slot: Slot, in_channels: int) -> Block:
+            choice = self.choices(*slot)[numbers[slot.stage][slot.position]]
+            return Block.of(choice, self.space.rules.mid_channels(choice, in_channels) if choice.expand_range else None)
+
+        places = [stage.depths.index(depth) for stage, depth in zip(self.space.stages, depths)]
+        return self.assemble(0, 0, 0, [0] * len(places), places, block)
 
     # --- columns of linear models ------------------------------------------------------------------------------------
 
@@ -330,16 +315,7 @@ class Layout:
 
     def block_spec(self, place: Place, choice: int, mid_channels: int | None = None) -> BlockSpec:
         """The layers of a choice at a place; without `mid_channels` at its starting middle width."""
-        return block_spec(
-            self.space,
-            place.stage,
-            choice,
-            in_channels=place.in_channels,
-            width=place.out_channels,
-            position=place.position,
-            resolution=place.resolution,
-            mid_channels=mid_channels,
-        )
+        return block_spec(self.space, place, choice, mid_channels)
 
     def mid_range(self, place: Place, choice: int) -> range:
         """The middle widths a choice offers at a place."""

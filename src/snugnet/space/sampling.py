@@ -7,15 +7,14 @@ the space equally likely, by exact counting).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Literal
 
 import numpy as np
 
 from snugnet.errors import BadInput
-from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.layout import FloatArray, Genes, IntArray, Layout
+from snugnet.space.architecture import Architecture, Block
+from snugnet.space.layout import FloatArray, Genes, IntArray, Layout, Slot
 from snugnet.space.space import BlockChoice, SearchSpace
 
 Over = Literal["choices", "networks"]
@@ -28,16 +27,14 @@ def sample(space: SearchSpace, rng: np.random.Generator, over: Over = "choices")
 
 def sample_many(space: SearchSpace, n: int, rng: np.random.Generator, over: Over = "choices") -> Genes:
     """n random architectures as genes."""
-    stages, depth = Layout(space).shape
-    size = (n, stages, depth)
     genes = Genes(
         resolution=rng.integers(len(space.resolutions), size=n),
         stem=rng.integers(len(space.stem.widths), size=n),
         head=rng.integers(len(space.head.widths), size=n),
         width=np.stack([rng.integers(len(stage.widths), size=n) for stage in space.stages], axis=1),
         depth=np.stack([rng.integers(len(stage.depths), size=n) for stage in space.stages], axis=1),
-        choice=_choices(space, n, depth, rng),
-        position=rng.random(size) if any(s.has_expand_range for s in space.stages) else np.zeros(size),
+        choice=_choices(space, n, rng),
+        position=_positions(space, n, rng),
     )
     if over == "networks":
         _reweigh(space, genes, rng)
@@ -53,20 +50,12 @@ def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Gen
     less noisy estimate than independent draws, and batches fall into groups of the same few sizes step after step, which
     is what kernel libraries that prepare themselves for each size want.
     """
-    stages, depth = Layout(space).shape
-    every = np.arange(n)
-    columns = np.zeros((n, stages), dtype=np.int64)
-    genes = Genes(
-        resolution=_evenly(every, len(space.resolutions), n, rng),
-        stem=_evenly(every, len(space.stem.widths), n, rng),
-        head=_evenly(every, len(space.head.widths), n, rng),
-        width=columns.copy(),
-        depth=columns.copy(),
-        choice=_choices(space, n, depth, rng),  # of blocks that do not run; the others are replaced
-        position=rng.random((n, stages, depth))
-        if any(s.has_expand_range for s in space.stages)
-        else np.zeros((n, stages, depth)),
-    )
+    genes, every = Genes.zeros(n, *Layout(space).shape), np.arange(n)
+    genes.resolution[:] = _evenly(every, len(space.resolutions), n, rng)
+    genes.stem[:] = _evenly(every, len(space.stem.widths), n, rng)
+    genes.head[:] = _evenly(every, len(space.head.widths), n, rng)
+    genes.choice[:] = _choices(space, n, rng)  # of blocks that do not run; the others are replaced
+    genes.position[:] = _positions(space, n, rng)
     for s, stage in enumerate(space.stages):
         genes.width[:, s] = _evenly(every, len(stage.widths), n, rng)
         genes.depth[:, s] = _evenly(every, len(stage.depths), n, rng)
@@ -74,7 +63,8 @@ def sample_balanced(space: SearchSpace, n: int, rng: np.random.Generator) -> Gen
         for d in range(1 if stage.per == "stage" else stage.max_depth):
             choices = stage.choices_at(d)
             # Neighbours in this order run together, so that their numbers come out as even as those of single choices.
-            order = np.array([choices.index(c) for c in sorted(choices, key=_kin)])
+            kin = sorted(choices, key=lambda c: (c.kernel, c.se > 0, c.expand))
+            order = np.array([choices.index(c) for c in kin])
             rows = np.flatnonzero(running > d)
             genes.choice[rows, s, d] = order[_evenly(rows, len(order), n, rng)[rows]]
     return _spread_positions(space, genes)
@@ -89,9 +79,9 @@ def mutate(
 
 
 def mutate_many(space: SearchSpace, genes: Genes, rng: np.random.Generator, probability: float = 0.2) -> Genes:
-    _probability(probability)
-    fresh = sample_many(space, len(genes), rng)
-    return _mix(genes, fresh, rng, probability)
+    if not 0 <= probability <= 1:
+        raise BadInput("a probability must be in [0, 1]", value=probability, remedy="Pass a share such as 0.2.")
+    return _mix(genes, sample_many(space, len(genes), rng), rng, probability)
 
 
 def crossover(space: SearchSpace, one: Architecture, other: Architecture, rng: np.random.Generator) -> Architecture:
@@ -106,25 +96,6 @@ def crossover_many(space: SearchSpace, ones: Genes, others: Genes, rng: np.rando
     return _mix(ones, others, rng, 0.5)
 
 
-def sample_where(
-    space: SearchSpace,
-    rng: np.random.Generator,
-    accept: Callable[[Architecture], bool],
-    max_tries: int = 10_000,
-    over: Over = "choices",
-) -> Architecture:
-    """The first random architecture that `accept` takes; an error, not a hang, after `max_tries`."""
-    for _ in range(max_tries):
-        architecture = sample(space, rng, over)
-        if accept(architecture):
-            return architecture
-    raise BadInput(
-        f"at least one of {max_tries} random architectures of {space.name!r} must be accepted",
-        value=0,
-        remedy="Loosen the condition, or find a feasible network exactly with a solver.",
-    )
-
-
 def largest(space: SearchSpace) -> Architecture:
     """Largest resolution, widths, depths, kernels, expansions, SE on: the network that holds all others."""
     return _extreme(space, -1)
@@ -136,26 +107,16 @@ def smallest(space: SearchSpace) -> Architecture:
 
 
 def _extreme(space: SearchSpace, end: int) -> Architecture:
-    stem = space.stem.widths[end]
-    before, made = stem, []
-    for stage in space.stages:
-        width = stage.widths[end]
+    layout, ends = Layout(space), [end] * len(space.stages)
 
-        def weight(choice: BlockChoice) -> tuple[float, int, float]:
-            return (choice.expand_range[end] if choice.expand_range else choice.expand, choice.kernel, choice.se)
+    def weight(choice: BlockChoice) -> tuple[float, int, float]:
+        return (choice.expand_range[end] if choice.expand_range else choice.expand, choice.kernel, choice.se)
 
-        blocks = []
-        for d in range(stage.depths[end]):
-            choice = sorted(stage.choices_at(d), key=weight)[end]
-            mid_channels = space.mid_range(choice, before if d == 0 else width)[end] if choice.expand_range else None
-            blocks.append(Block.of(choice, mid_channels))
-        made.append(StageChoice(width=width, blocks=tuple(blocks)))
-        before = width
-    return Architecture(resolution=space.resolutions[end], stem=stem, stages=tuple(made), head=space.head.widths[end])
+    def block(slot: Slot, in_channels: int) -> Block:
+        choice = sorted(layout.choices(*slot), key=weight)[end]
+        return Block.of(choice, space.mid_range(choice, in_channels)[end] if choice.expand_range else None)
 
-
-def _kin(choice: BlockChoice) -> tuple[int, bool, float]:
-    return (choice.kernel, choice.se > 0, choice.expand)
+    return layout.assemble(end, end, end, ends, ends, block)
 
 
 def _evenly(rows: IntArray, options: int, n: int, rng: np.random.Generator) -> IntArray:
@@ -167,8 +128,13 @@ def _evenly(rows: IntArray, options: int, n: int, rng: np.random.Generator) -> I
     return drawn
 
 
-def _choices(space: SearchSpace, n: int, depth: int, rng: np.random.Generator) -> IntArray:
-    drawn = np.zeros((n, len(space.stages), depth), dtype=np.int64)
+def _positions(space: SearchSpace, n: int, rng: np.random.Generator) -> FloatArray:
+    shape = (n, *Layout(space).shape)
+    return rng.random(shape) if any(s.has_expand_range for s in space.stages) else np.zeros(shape)
+
+
+def _choices(space: SearchSpace, n: int, rng: np.random.Generator) -> IntArray:
+    drawn = np.zeros((n, *Layout(space).shape), dtype=np.int64)
     for s, stage in enumerate(space.stages):
         slots = 1 if stage.per == "stage" else stage.max_depth
         sizes = np.array([len(stage.choices_at(d)) for d in range(slots)])
@@ -208,7 +174,7 @@ def _reweigh(space: SearchSpace, genes: Genes, rng: np.random.Generator) -> None
 
 def _shares(ways: list[int]) -> FloatArray:
     total = sum(ways)
-    shares: FloatArray = np.array([way / total for way in ways])  # true division of exact integers: no overflow
+    shares = np.array([way / total for way in ways])  # true division of exact integers: no overflow
     scaled: FloatArray = shares / shares.sum()
     return scaled
 
@@ -239,23 +205,3 @@ def _mix(ones: Genes, others: Genes, rng: np.random.Generator, share: float) -> 
     taken = {name: rng.random(getattr(ones, name).shape) < share for name in names}
     taken["position"] = taken["choice"]
     return Genes(**{name: np.where(t, getattr(others, name), getattr(ones, name)) for name, t in taken.items()})
-
-
-def _probability(value: float) -> None:
-    if not 0 <= value <= 1:
-        raise BadInput("a probability must be in [0, 1]", value=value, remedy="Pass a share such as 0.2.")
-
-
-__all__ = [
-    "Over",
-    "crossover",
-    "crossover_many",
-    "largest",
-    "mutate",
-    "mutate_many",
-    "sample",
-    "sample_balanced",
-    "sample_many",
-    "sample_where",
-    "smallest",
-]

@@ -212,7 +212,7 @@ class Head:
     1x1 convolution without BN to `widths`, activation, linear.
     """
 
-    kind: Literal["conv-pool", "pool-conv"]
+    kind: Literal["conv-pool", "pool-conv"] = "conv-pool"
     widths: tuple[int, ...]
     hidden: int = 0
     hidden_expand: float = 0.0

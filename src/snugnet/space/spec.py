@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -111,11 +111,7 @@ class HeadSpec:
 
 
 LayerSpec = StemSpec | BlockSpec | HeadSpec
-_KINDS: dict[str, type[StemSpec] | type[BlockSpec] | type[HeadSpec]] = {
-    "stem": StemSpec,
-    "block": BlockSpec,
-    "head": HeadSpec,
-}
+_KINDS: dict[str, type[LayerSpec]] = {"stem": StemSpec, "block": BlockSpec, "head": HeadSpec}
 _READERS: dict[str, TypeAdapter[LayerSpec]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 _RESTORE = "Restore the file, or write it again."
 
@@ -153,27 +149,27 @@ def plan(architecture: Architecture, space: SearchSpace) -> NetworkSpec:
     """Work `architecture` out in `space` (checked first)."""
     check(architecture, space)
     stem = stem_spec(space, architecture.stem, architecture.resolution)
-    stages, channels, resolution = [], stem.out_channels, stem.out_resolution
-    for index, made in enumerate(architecture.stages):
-        blocks = []
-        for position, block in enumerate(made.blocks):
-            choices = space.stages[index].choices_at(position)
-            choice = find_choice(block, choices)
-            assert choice is not None
-            part = block_spec(
-                space,
-                index,
-                choices.index(choice),
-                in_channels=channels,
-                width=made.width,
-                position=position,
-                resolution=resolution,
-                mid_channels=block.mid_channels,
-            )
-            blocks.append(part)
-            channels, resolution = part.out_channels, part.out_resolution
-        stages.append(tuple(blocks))
-    return NetworkSpec(stem=stem, stages=tuple(stages), head=head_spec(space, architecture.head, channels, resolution))
+    stages: list[list[BlockSpec]] = [[] for _ in architecture.stages]
+    resolution = stem.out_resolution
+    for placed in architecture.placed_blocks():
+        stage, position, in_channels, block = placed
+        width = architecture.stages[stage].width
+        place = Place(stage, position, in_channels, width, resolution)
+        part = block_spec(space, place, find_choice(placed, space), block.mid_channels)
+        stages[stage].append(part)
+        resolution = part.out_resolution
+    head = head_spec(space, architecture.head, architecture.stages[-1].width, resolution)
+    return NetworkSpec(stem=stem, stages=tuple(map(tuple, stages)), head=head)
+
+
+class Place(NamedTuple):
+    """Where a block can stand: all its layers depend on, but for its own choice."""
+
+    stage: int
+    position: int  # the first has the stride
+    in_channels: int
+    out_channels: int
+    resolution: int  # of the block's input
 
 
 def stem_spec(space: SearchSpace, width: int, resolution: int) -> StemSpec:
@@ -189,34 +185,24 @@ def stem_spec(space: SearchSpace, width: int, resolution: int) -> StemSpec:
     )
 
 
-def block_spec(
-    space: SearchSpace,
-    stage: int,
-    choice: int,
-    *,
-    in_channels: int,
-    width: int,
-    position: int,
-    resolution: int,
-    mid_channels: int | None = None,
-) -> BlockSpec:
-    """The numbers of one block: `choice` at `position` of `stage`, behind `in_channels` channels at `resolution`."""
-    row, rules = space.stages[stage], space.rules
-    picked = row.choices_at(position)[choice]
-    inner = rules.mid_channels(picked, in_channels) if mid_channels is None else mid_channels
-    stride = 1 if position else row.stride
-    shortcut: Shortcut = "identity" if stride == 1 and in_channels == width else "none"
+def block_spec(space: SearchSpace, place: Place, choice: int, mid_channels: int | None = None) -> BlockSpec:
+    """The numbers of one block: a choice (by its number) at a place; without `mid_channels` at its starting middle width."""
+    row, rules = space.stages[place.stage], space.rules
+    picked = row.choices_at(place.position)[choice]
+    inner = rules.mid_channels(picked, place.in_channels) if mid_channels is None else mid_channels
+    stride = 1 if place.position else row.stride
+    shortcut: Shortcut = "identity" if stride == 1 and place.in_channels == place.out_channels else "none"
     if shortcut == "none" and rules.shortcut == "always":
         shortcut = "project"
     return BlockSpec(
-        in_channels=in_channels,
+        in_channels=place.in_channels,
         mid_channels=inner,
-        out_channels=width,
+        out_channels=place.out_channels,
         kernel=picked.kernel,
         stride=stride,
-        resolution=resolution,
+        resolution=place.resolution,
         act=row.act,
-        se=rules.se_width(picked, in_channels, inner),
+        se=rules.se_width(picked, place.in_channels, inner),
         se_act=row.act if rules.se_act == "block" else rules.se_act,
         se_gate=rules.se_gate,
         shortcut=shortcut,
@@ -302,10 +288,7 @@ def check_plan(network: NetworkSpec) -> None:
         given = (before.out_channels, before.out_resolution)
         wanted = (part.in_channels, part.resolution)
         if given != wanted:
-            raise BadInput(
-                f"part {place} must receive the channels and resolution of the part before it, {given}",
-                value=wanted,
-                remedy="Correct the plan.",
-            )
+            rule = f"part {place} must receive the channels and resolution of the part before it, {given}"
+            raise BadInput(rule, value=wanted, remedy="Correct the plan.")
         if not isinstance(part, HeadSpec):
             before = part
