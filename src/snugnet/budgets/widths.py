@@ -24,7 +24,8 @@ from snugnet.solve import Point, project
 from snugnet.solve.elasticity import ScaledWidths, WidthCosts, WidthProblem, scale_widths
 from snugnet.solve.problem import Floats
 from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.layout import Choices, Layout, Place, Slot
+from snugnet.space.layout import Choices, Layout, Slot
+from snugnet.space.spec import Place
 
 WidthTable = Sequence[Sequence[int]]
 """[slot][choice]: the middle width a choice has now."""
