@@ -1,12 +1,14 @@
 """What sharing costs: super-network steps against plain steps of the largest network, in one interleaved run.
 
-    python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128]
+    python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128,tfnas]
 
 A step is forward, cross entropy, backward. Contestants take turns; reported are ratios of medians:
 - multipath_over_heaviest_*: a path per image against the largest sub-network built as a plain network;
 - subnet_over_plain_64: one sub-network through the super-network against the same as a plain network;
 - relaxed_gradient_over_heaviest_64: gradient with respect to alpha and beta, one sampled path per image;
-- multipath_peak_memory_over_heaviest_128: most bytes of tensors alive during a step.
+- multipath_peak_memory_over_heaviest_128: most bytes of tensors alive during a step;
+- bisampling_over_two_plain: TF-NAS's weight step (two paths of separate operations, all depths, one backward, clipping, SGD)
+  against two steps of the same two networks built plainly at full depth, clipping and SGD included.
 Tensors are in channels-last memory for all. "lowres" is the low-resolution space at 28 px, batch 128.
 """
 
@@ -17,16 +19,22 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugnet.nets import build
+from snugnet.budgets import Budget
+from snugnet.budgets.limits import Limits
+from snugnet.budgets.widths import Widths
+from snugnet.nets import MixedSupernet, build
 from snugnet.nets.supernet import Supernet
 from snugnet.searching.objective import fixed_weights
 from snugnet.space import largest, preset, sample
+from snugnet.training import methods, optimiser
+from snugnet.training.methods._tfnas import weight_loss
 
 LAST = torch.channels_last
 
@@ -127,6 +135,48 @@ class Bench:
         return F.one_hot(chosen, options).float().requires_grad_()
 
 
+class BiSampling:
+    """A weight step of TF-NAS, and steps of the two networks it samples; widths as elasticity-scaling leaves them."""
+
+    def __init__(self, batch: int, resolution: int) -> None:
+        self.space = preset("tfnas", classes=100, resolution=resolution)
+        torch.manual_seed(0)
+        self.images = torch.randn(batch, 3, resolution, resolution).to(memory_format=LAST)
+        self.targets = F.one_hot(torch.randint(100, (batch,)), 100).float()
+        self.net = MixedSupernet(self.space).to(memory_format=LAST)
+        self.rng = np.random.default_rng(0)
+        for number in range(1, len(self.net.layers)):  # as elasticity-scaling leaves them: any width, any channels
+            for operation in self.net.operations(number):
+                operation.keep(int(self.rng.integers(operation.part.mid_channels // 2, operation.part.mid_channels)))
+        self.beta = [torch.full((n,), 1.0 / n) for n in self.net.depth_counts]
+        self.sgd = optimiser.build(self.net, methods.tfnas(weight_decay=0.0), fused=True)
+        self.pairs = [
+            (self.net.sample_paths(batch, self.rng), self.net.sample_paths(batch, self.rng)) for _ in range(3)
+        ]
+        self.plain = [[self._plain(path) for path in pair] for pair in self.pairs]
+
+    def _plain(self, path: list[int]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        numbers, depths = tuple(path), tuple(stage.max_depth for stage in self.space.stages)
+        limits = Limits(self.space, Budget({}), [])
+        network = build(Widths(limits).architecture((numbers, depths), self.net.widths()), self.space)
+        network = network.to(memory_format=LAST).train()
+        return network, optimiser.build(network, methods.scratch(weight_decay=1e-5), fused=True)
+
+    def bisampling(self, pair: int) -> None:
+        self.sgd.zero_grad(set_to_none=True)
+        loss = weight_loss(self.net, self.images, self.targets, self.pairs[pair], self.beta, 1e-5)[0]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 5.0)
+        self.sgd.step()
+
+    def two_plain(self, pair: int) -> None:
+        for network, sgd in self.plain[pair]:
+            sgd.zero_grad(set_to_none=True)
+            F.cross_entropy(network(self.images), self.targets).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+            sgd.step()
+
+
 def measure(rounds: int, only: set[str]) -> dict[str, float]:
     result: dict[str, float] = {}
     if "lowres" in only:
@@ -149,6 +199,13 @@ def measure(rounds: int, only: set[str]) -> dict[str, float]:
         result["largest_128_s"] = t["largest"]
         memory = [peak_bytes(bench.multipath) for _ in range(3)]
         result["multipath_peak_memory_over_heaviest_128"] = max(memory) / peak_bytes(bench.largest)
+    if "tfnas" in only:
+        both = BiSampling(32, 64)
+        kinds = [("bisampling", both.bisampling), ("two_plain", both.two_plain)]
+        t = median_times({f"{kind} {n}": partial(step, n) for n in range(3) for kind, step in kinds}, rounds)
+        sums = {kind: sum(t[f"{kind} {n}"] for n in range(3)) for kind, _ in kinds}
+        result["bisampling_over_two_plain"] = sums["bisampling"] / sums["two_plain"]
+        result["two_plain_64_s"] = sums["two_plain"] / 3
     return {name: round(value, 4) for name, value in result.items()}
 
 
@@ -157,7 +214,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="lowres,64,128")
+    parser.add_argument("--only", default="lowres,64,128,tfnas")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = measure(options.rounds, set(options.only.split(",")))

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches: shift, mirror, AutoAugment, mixup, each drawn from the step's seed.
+"""Augmentation of whole batches: shift, mirror, AutoAugment, colours, mixup, each drawn from the step's seed.
 
 Images go in as uint8 [N, 3, H, W] and come out normalised, with targets as probabilities [N, classes], because mixup
 makes them soft. AutoAugment is kornia's; kornia draws one sub-policy for a whole batch, so a batch is cut into groups
@@ -32,6 +32,7 @@ class Augmentation:
     hflip: bool = False
     policy: str | None = None
     mixup: float = 0.0  # Beta(mixup, mixup)
+    color_jitter: tuple[float, float, float, float] | None = None  # brightness, contrast, saturation, hue
 
     def check(self) -> None:
         if self.policy is not None and self.policy not in POLICIES:
@@ -39,6 +40,13 @@ class Augmentation:
         if self.mixup < 0 or self.crop_padding < 0:
             raise BadInput(
                 "mixup and crop_padding must not be negative", value=(self.mixup, self.crop_padding), remedy="0 is off."
+            )
+        jitter = self.color_jitter
+        if jitter is not None and not (min(jitter) >= 0 and max(jitter[:3]) <= 1 and jitter[3] <= 0.5):
+            raise BadInput(
+                "color_jitter must be brightness, contrast and saturation in 0..1 and hue in 0..0.5",
+                value=jitter,
+                remedy="TF-NAS has [0.4, 0.4, 0.4, 0.2].",
             )
 
     def apply(
@@ -52,6 +60,8 @@ class Augmentation:
         floats = images.float() / 255
         if self.policy is not None:
             floats = auto_augmented(floats, self.policy, seed.fold_in("policy"))
+        if self.color_jitter is not None:
+            floats = jittered(floats, self.color_jitter, seed.fold_in("colours"))
         floats = normalise(floats)
         targets = functional.one_hot(labels, classes).to(floats.dtype)
         return mixed(floats, targets, self.mixup, seed.fold_in("mixup")) if self.mixup else (floats, targets)
@@ -87,6 +97,15 @@ def auto_augmented(images: Tensor, policy: str, seed: Seed) -> Tensor:
             where = part.to(images.device)
             result[where] = operations[int(which)](images[where]).clamp(0, 1)
     return result
+
+
+def jittered(images: Tensor, strength: tuple[float, float, float, float], seed: Seed) -> Tensor:
+    """Brightness, contrast, saturation and hue of every image changed by factors of its own, in a random order."""
+    from kornia.augmentation import ColorJitter
+
+    with seed.seed_globals(), torch.no_grad():
+        changed: Tensor = ColorJitter(*strength, p=1.0)(images)
+    return changed.clamp(0, 1)
 
 
 def mixed(images: Tensor, targets: Tensor, strength: float, seed: Seed) -> tuple[Tensor, Tensor]:

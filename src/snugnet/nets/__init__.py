@@ -3,10 +3,12 @@
 from snugnet.nets.batchnorm import recalibrate
 from snugnet.nets.extraction import extract, extract_largest
 from snugnet.nets.importance import sort_channels
+from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.network import Network, build, build_part, build_plan
 from snugnet.nets.supernet import Supernet
 
 __all__ = [
+    "MixedSupernet",
     "Network",
     "Supernet",
     "build",

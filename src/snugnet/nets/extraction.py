@@ -12,14 +12,17 @@ from torch import Tensor, nn
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, SqueezeExcite
 from snugnet.nets.elastic import ElasticOperation
 from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.network import Network, build
 from snugnet.nets.supernet import ElasticHead, Supernet
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
 
 
-def extract(supernet: Supernet, architecture: Architecture) -> Network:
+def extract(supernet: Supernet | MixedSupernet, architecture: Architecture) -> Network:
     """The plain network of `architecture` with inherited weights, in the super-network's mode and on its device."""
+    if isinstance(supernet, MixedSupernet):
+        return supernet.extract(architecture)
     network = build(architecture, supernet.space)
     reference = next(supernet.parameters())
     network.to(device=reference.device, dtype=reference.dtype)

@@ -17,6 +17,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from snugnet.budgets.limits import Limits
 from snugnet.costs.table import CostTable
 from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import Data
@@ -27,12 +28,13 @@ from snugnet.seeds import Seed
 from snugnet.training import optimiser
 from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
 from snugnet.training.gradient_sync import GradientSync, check_batch, share
-from snugnet.training.method import Method, MethodState, Net, PhaseContext, Step, Stream
+from snugnet.training.method import EpochEnd, Method, MethodState, Net, PhaseContext, Step, Stream
 from snugnet.training.train_log import TrainLog
 
 LINE_EVERY = 50  # steps between lines of train.jsonl inside an epoch
 T = TypeVar("T")
 Batch = list[tuple[Tensor, Tensor]]  # images and labels of each shard of this process
+Half = Callable[[Step, MethodState], dict[str, Tensor]]  # of a step: `Method.step` or `Method.then`
 
 
 @final
@@ -69,6 +71,11 @@ class Caller:
     def __init__(self, fabric: Fabric, model: nn.Module) -> None:
         self._fabric, self._model = fabric, model
 
+    @property
+    def model(self) -> nn.Module:
+        """The model itself, for methods that need more of it than `Net` tells."""
+        return self._model
+
     def __call__(self, images: Tensor, /, *path: Any, **options: Any) -> Tensor:
         with self._fabric.autocast():
             logits: Tensor = self._model(images, *path, **options)
@@ -93,10 +100,11 @@ class Loop:
         evaluator: Curves | None,
         teacher: Any,
         tables: Mapping[str, CostTable],
+        limits: Limits | None = None,
     ) -> None:
         self._fabric, self._model, self._data, self._options = fabric, model, data, options
         self._checkpointer, self._train_log, self._evaluator = checkpointer, train_log, evaluator
-        self._teacher, self._tables = teacher, tables
+        self._teacher, self._tables, self._limits = teacher, tables, limits
         self._net: Net = Caller(fabric, model)
         self._sync = GradientSync(fabric, model, options.accumulate)
         self.position = Position()
@@ -128,6 +136,8 @@ class Loop:
             if phase.average is not None:
                 phase.average.update(step)
             self.position = Position(phase=start.phase, step=step + 1, total=start.total + step + 1 - start.step)
+            if (step + 1) % self.per_epoch(method) == 0 and self._end_epoch(phase):
+                break
             if step + 1 < steps:
                 self._between(phase)
         self._hand_over(phase)
@@ -143,6 +153,7 @@ class Loop:
                     about=self._data.about,
                     space=getattr(self._model, "space", None),
                     tables=self._tables,
+                    limits=self._limits,
                     steps=self.steps(method),
                     epochs=method.epochs,
                     seed=self._seed(),
@@ -165,16 +176,9 @@ class Loop:
         rate = optimiser.learning_rate(method, step, self.steps(method), self.per_epoch(method), self._options.batch)
         for group in sgd.param_groups:
             group["lr"] = rate
-        sgd.zero_grad(set_to_none=True)
-        for tensor in phase.own.trained:
-            tensor.grad = None
         seconds = [None] * len(batch) if second is None else second
         agreed = self._agreed(phase, batch, seconds, step)
-        metrics = [
-            self._shard(phase, images, labels, other, step, shard, phase.method.step, agreed)
-            for shard, (images, labels), other in zip(self._sync.numbers(), batch, seconds)
-        ]
-        means = self._sync.exchange(metrics)
+        means = self._gradients(phase, method.step, sgd, batch, seconds, step, agreed)
         if not math.isfinite(means["loss"]):
             raise self._checkpointer.diverged("loss", means["loss"], self.position)
         if phase.own.watch is not None and phase.own.watch.collapsed(means["loss"]):
@@ -183,7 +187,10 @@ class Loop:
             self._fabric.clip_gradients(self._model, sgd, max_norm=method.clip_norm, error_if_nonfinite=False)
         if method.clip_value is not None:
             self._fabric.clip_gradients(self._model, sgd, clip_val=method.clip_value)
-        for each in optimisers:
+        sgd.step()
+        if method.alternates_at(step / self.per_epoch(method), step % self.per_epoch(method)):
+            means |= self._gradients(phase, method.then, sgd, batch, seconds, step, agreed)
+        for each in optimisers[1:]:
             each.step()
         if self._train_log is not None:
             self._train_log.add({**means, "lr": rate}, self._options.batch)
@@ -200,6 +207,29 @@ class Loop:
                 for i, ((images, labels), other) in enumerate(zip(batch, seconds))
             ]
         return self._sync.mean(answers)
+
+    def _gradients(
+        self, phase: Phase, half: Half, sgd: Any, batch: Batch, seconds: Sequence[Any], step: int, agreed: Any
+    ) -> dict[str, float]:
+        """What one half of a step does with all shards, averaged."""
+        sgd.zero_grad(set_to_none=True)
+        for tensor in phase.own.trained:
+            tensor.grad = None
+        metrics = [
+            self._shard(phase, images, labels, other, step, shard, half, agreed)
+            for shard, (images, labels), other in zip(self._sync.numbers(), batch, seconds)
+        ]
+        return self._sync.exchange(metrics)
+
+    def _end_epoch(self, phase: Phase) -> bool:
+        """The method's last word on an epoch; whether the phase ends with it."""
+        method = phase.method
+        epoch = self.position.step // self.per_epoch(method) - 1
+        optimisers = (phase.sgd, *phase.own.optimisers.values())
+        report = method.end_epoch(EpochEnd(net=self._net, epoch=epoch, optimisers=optimisers), phase.own)
+        if report.facts and self._train_log is not None:
+            self._train_log.epoch(self._place(method), report.facts)
+        return report.stop
 
     def _shard(
         self,
@@ -234,6 +264,7 @@ class Loop:
                     backward=self._sync.backward,
                     teacher=self._teacher,
                     epoch=step / self.per_epoch(method),
+                    number=step % self.per_epoch(method),
                     second=second,
                     agreed=agreed,
                 ),

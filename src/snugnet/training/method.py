@@ -9,6 +9,9 @@ start of a phase and at every resume, and makes the method's own state: named te
 stream of batches. The loop averages the gradients of those tensors over all shards, steps the optimisers after the
 model's, keeps all of it in the checkpoint, and at a resume writes the saved values into what `start` made.
 
+Where a method `alternates_at` a step, its second half `then` runs on the weights that the first half has moved, and the
+method's own optimisers step after it. `end_epoch` runs after the last step of every epoch, in all processes alike.
+
 The fields are the recipe. Optimiser, learning rate, weight decay, label smoothing, mixup and AutoAugment have the values
 of HardCoRe-NAS, section 4.1.1; the decay of the averaged weights (the paper names none), the absence of a warm-up and of
 clipping, and what decays are ours.
@@ -25,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from snugnet.budgets.limits import Limits
 from snugnet.costs.table import CostTable
 from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import SPLITS, About
@@ -41,7 +45,7 @@ class Net(Protocol):
 
     @property
     def space(self) -> Any: ...
-    def __call__(self, images: Tensor, path: Any = ..., /, **options: Any) -> Tensor: ...
+    def __call__(self, images: Tensor, path: Any = ..., /, *more: Any, **options: Any) -> Tensor: ...
     def sample_paths(self, count: int, rng: np.random.Generator) -> Any: ...
 
 
@@ -60,6 +64,7 @@ class PhaseContext:
     about: About
     space: SearchSpace | None  # None for a plain network
     tables: Mapping[str, CostTable]  # by resource, as given to `train`
+    limits: Limits | None = None  # of the budget given to `train`
     steps: int
     epochs: int
     seed: Seed  # of the phase
@@ -120,6 +125,26 @@ class Step:
     epoch: float  # epochs done, with the fraction
     second: Callable[[], tuple[Tensor, Tensor]]  # images and targets of the state's stream
     agreed: Tensor | None = None  # mean of the state's survey over all shards
+    number: int = 0  # of the step in its epoch
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EpochEnd:
+    """What a method may know and touch at the end of an epoch."""
+
+    net: Net
+    epoch: int  # the one that is over, from 0
+    optimisers: Sequence[torch.optim.Optimizer]  # the model's, then the method's own
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """`facts` go into the run's log as they are; `stop`: the phase ends here."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    stop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +155,8 @@ class Method(ABC):
     elastic: ClassVar[bool]  # trains a super-network, not a plain network
     schedule: ClassVar[Literal["after-warmup", "throughout"]] = "after-warmup"  # where the cosine begins
     norm_momentum: ClassVar[float | None] = None  # of BN's running statistics in training; None: the model's own
+    separate: ClassVar[bool] = False  # and one whose operations have weights of their own (`nets.MixedSupernet`)
+    needs_budget: ClassVar[bool] = False  # what it learns depends on the limits given to `train`
     kept_as: ClassVar[str | None] = None  # the file in the run folder that keeps the weights of the phase's end
 
     epochs: int
@@ -140,11 +167,13 @@ class Method(ABC):
     weight_decay: float = 1e-4
     decay_norm_and_bias: bool = False  # weight decay also on biases and BN's scale
     warmup_epochs: float = 0.0
+    lr_every: Literal["step", "epoch"] = "step"  # how often the learning rate changes
     label_smoothing: float = 0.1
     mixup: float = 0.2
     auto_augment: str | None = "imagenet"
     crop_padding: int = 0  # pixels; for small images the random crop that folders of large ones have
     hflip: bool | None = None  # None: as the data set advises
+    color_jitter: tuple[float, float, float, float] | None = None  # brightness, contrast, saturation, hue
     ema: float | None = 0.9999  # decay of the averaged weights, which are the phase's product
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -166,9 +195,27 @@ class Method(ABC):
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         """Forward, losses, `step.backward`; returns detached scalars to log, among them `loss`."""
 
+    def alternates_at(self, epoch: float, number: int) -> bool:
+        """Whether step `number` of its epoch has a second half."""
+        return False
+
+    def then(self, step: Step, state: MethodState) -> dict[str, Tensor]:
+        """The second half of a step, on the weights that the first half has moved; returns scalars to log."""
+        return {}
+
+    def end_epoch(self, end: EpochEnd, state: MethodState) -> EpochReport:
+        """After the last step of an epoch."""
+        return EpochReport()
+
     def augmentation(self, about: About) -> Augmentation:
         hflip = about.hflip if self.hflip is None else self.hflip
-        return Augmentation(crop_padding=self.crop_padding, hflip=hflip, policy=self.auto_augment, mixup=self.mixup)
+        return Augmentation(
+            crop_padding=self.crop_padding,
+            hflip=hflip,
+            policy=self.auto_augment,
+            mixup=self.mixup,
+            color_jitter=self.color_jitter,
+        )
 
     def check(self) -> None:
         """Reject settings no run can use, before anything is written."""
@@ -190,7 +237,9 @@ class Method(ABC):
         for rule, value, holds in rules:
             if not holds:
                 raise BadInput(rule, value=value, remedy=f"Change it in methods.{self.name}(...).")
-        Augmentation(crop_padding=self.crop_padding, policy=self.auto_augment, mixup=self.mixup).check()
+        Augmentation(
+            crop_padding=self.crop_padding, policy=self.auto_augment, mixup=self.mixup, color_jitter=self.color_jitter
+        ).check()
 
     def describe(self) -> dict[str, Any]:
         return {"method": self.name, **asdict(self)}

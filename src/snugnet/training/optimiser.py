@@ -38,13 +38,18 @@ def build(model: nn.Module, method: Method, *, fused: bool) -> torch.optim.SGD:
 
 def learning_rate(method: Method, step: int, steps: int, steps_per_epoch: int, batch: int) -> float:
     """Linear from 0 over the warm-up, then a half cosine to 0 at the last step; or, throughout (AttentiveNAS), the half
-    cosine over all steps times a warm-up from a thousandth, with the rate scaled by whole multiples of `lr_per`."""
+    cosine over all steps times a warm-up from a thousandth, with the rate scaled by whole multiples of `lr_per`. Where the
+    rate changes every epoch (TF-NAS), the cosine runs from the first one on too, and the warm-up is a factor on it."""
     if method.schedule == "throughout":
         warm = method.warmup_epochs * steps_per_epoch
         rise = min(1.0, 0.001 + 0.999 * step / warm) if warm else 1.0
         scale = max(1, batch // method.lr_per) if method.lr_per else 1
         return method.lr * scale * rise * 0.5 * (1 + math.cos(math.pi * step / steps))
     peak = method.lr * (batch / method.lr_per if method.lr_per else 1.0)
+    if method.lr_every == "epoch":
+        epoch = step // steps_per_epoch
+        ramp = min(1.0, (epoch + 1) / method.warmup_epochs) if method.warmup_epochs else 1.0
+        return peak * ramp * 0.5 * (1 + math.cos(math.pi * epoch * steps_per_epoch / steps))
     warm = round(method.warmup_epochs * steps_per_epoch)
     if step < warm:
         return peak * (step + 1) / warm
@@ -61,6 +66,15 @@ def restore_momenta(model: nn.Module, optimiser: torch.optim.SGD, saved: dict[st
     for name, parameter in model.named_parameters():
         if name in saved:
             optimiser.state[parameter]["momentum_buffer"].copy_(saved[name])
+
+
+@torch.no_grad()
+def forget(optimiser: torch.optim.Optimizer) -> None:
+    """As if it had been made anew: momenta, moments and step counts are zero."""
+    for state in optimiser.state.values():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                value.zero_()
 
 
 @final

@@ -15,10 +15,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from snugnet.budgets import Budget
+from snugnet.budgets.limits import limits_of
 from snugnet.costs.table import CostTable
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Curves, training_curves
+from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.network import build
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
@@ -64,6 +67,7 @@ def train(
     channels_last: bool = False,
     teacher: nn.Module | None = None,
     tables: Mapping[str, CostTable] | None = None,
+    budget: Budget | Mapping[str, str] | None = None,
     start: str | None = None,
     evaluator: Curves | str | None = "default",
     eval_times: int = 10,
@@ -75,7 +79,8 @@ def train(
 
     With `out` the run is logged, saved and resumed there: starting it again goes on where it was killed; `resume=False`
     refuses a folder that holds a run. `batch` counts the images of a step over all processes and `accumulate` passes.
-    `epochs` overrides that of every phase. `teacher` is for methods that distil, `tables` for methods that know costs.
+    `epochs` overrides that of every phase. `teacher` is for methods that distil, `tables` and `budget` for those that know
+    costs.
     A folder goes on only from the weights and the teacher it began with, told apart by their bits; a caller that computes
     both from something else (and may get other last bits on another machine) names that in `start` instead.
     `evaluator(model)` gives the accuracies to watch, `eval_times` in a phase; None turns it off. The model and the teacher
@@ -98,7 +103,9 @@ def train(
         folder = None if out is None else Path(out)
         if folder is not None and fabric.is_global_zero:
             check_writable(folder / "state" / "any")
+        limits = None if budget is None else limits_of(_space(model), tables or {}, Budget(budget))
         recipe = _recipe(model, data, phases, options, fabric, tables or {})
+        recipe |= {} if limits is None else {"limits": limits.effective}
         recipe |= _origin(model, teacher, start) if folder is not None else {}
         move: Any = model.to  # the overload with a memory format is missing from torch's type stubs
         move(device=fabric.device, memory_format=options.layout)
@@ -106,7 +113,7 @@ def train(
         checkpointer = Checkpointer(fabric, model, recipe, folder, train_log)
         score = training_curves(model, data) if isinstance(evaluator, str) else evaluator
         frozen = _frozen(fabric, teacher)
-        loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {})
+        loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {}, limits)
         latest = checkpointer.find(resume)
         try:
             if train_log is not None:
@@ -222,11 +229,25 @@ def _check(model: nn.Module, data: Data, phases: list[Method], options: Options,
     for phase in phases:
         phase.check()
         gradient_sync.check_batch(options.batch, world * options.accumulate, data.size(phase.split), phase.split)
+        if phase.separate != isinstance(model, MixedSupernet):
+            kinds = ("separate operations (nets.MixedSupernet)", "shared weights (sn.Supernet)")
+            raise BadInput(
+                f"method {phase.name!r} trains a super-network of {kinds[0] if phase.separate else kinds[1]}",
+                value=type(model).__name__,
+                remedy="Build that one, or use methods.tfnas for separate operations.",
+            )
         if phase.elastic != hasattr(model, "space"):
             kind, others = ("super-network", "finetune or scratch") if phase.elastic else ("plain network", "multipath")
             raise BadInput(
                 f"method {phase.name!r} trains a {kind}", value=type(model).__name__, remedy=f"Use methods.{others}."
             )
+
+
+def _space(model: nn.Module) -> SearchSpace:
+    space = getattr(model, "space", None)
+    if not isinstance(space, SearchSpace):
+        raise BadInput("only the training of a super-network has a budget", remedy="Leave the budget out.")
+    return space
 
 
 def _origin(model: nn.Module, teacher: nn.Module | None, start: str | None) -> dict[str, str]:

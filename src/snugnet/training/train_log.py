@@ -27,7 +27,7 @@ class TrainLog:
         self._path = None if out is None else out / "train.jsonl"
         self._progress = progress
         self._sums: dict[str, float] = {}
-        self._count = 0
+        self._counts: dict[str, int] = {}  # some metrics are not told in every step
         self._images = 0
         self._clock = time.perf_counter()
         self._board: Any = None
@@ -46,23 +46,27 @@ class TrainLog:
     def add(self, metrics: Mapping[str, float], images: int) -> None:
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        self._count += 1
+            self._counts[name] = self._counts.get(name, 0) + 1
         self._images += images
 
     def line(self, place: Mapping[str, Any]) -> None:
         """Write a line with the means since the last one."""
-        means = {name: value / max(1, self._count) for name, value in self._sums.items()}
+        means = {name: value / self._counts[name] for name, value in self._sums.items()}
         speed = self._images / max(1e-9, time.perf_counter() - self._clock)
         self._write({**place, **{k: round(v, 6) for k, v in means.items()}, "images_per_second": round(speed, 1)})
         self._scalars(place, {**means, "images_per_second": speed})
         self.loss = means["loss"]
         self._last = f"loss {self.loss:.3f}, {speed:.0f} images/s"
-        self._sums, self._count = {}, 0
+        self._sums, self._counts = {}, {}
         self._restart_clock()
 
     def _restart_clock(self) -> None:
         """Leave out of the speed what was no training."""
         self._images, self._clock = 0, time.perf_counter()
+
+    def epoch(self, place: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """What a method has to tell of an epoch, in a line of its own."""
+        self._write({**place, "epoch_report": dict(facts)})
 
     def evaluated(self, place: Mapping[str, Any], accuracies: Mapping[str, float]) -> None:
         self.accuracies = dict(accuracies)
@@ -77,11 +81,11 @@ class TrainLog:
     def state(self) -> dict[str, Any]:
         size = self._path.stat().st_size if self._path is not None and self._path.exists() else 0
         loss = self.loss if math.isfinite(self.loss) else None
-        return {"bytes": size, "sums": self._sums, "count": self._count, "accuracies": self.accuracies, "loss": loss}
+        return {"bytes": size, "sums": self._sums, "counts": self._counts, "accuracies": self.accuracies, "loss": loss}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to what a checkpoint knew; lines written after it will be written again."""
-        self._sums, self._count = dict(state["sums"]), int(state["count"])
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
         self.accuracies = dict(state["accuracies"])
         self.loss = float("nan") if state["loss"] is None else float(state["loss"])
         if self._path is not None and self._path.exists():

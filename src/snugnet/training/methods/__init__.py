@@ -12,6 +12,7 @@ from snugnet.training.methods._supernet import Largest as largest
 from snugnet.training.methods._supernet import Multipath as multipath
 from snugnet.training.methods._supernet import Singlepath as singlepath
 from snugnet.training.methods._supernet import inherit_kernels, se_bias_init
+from snugnet.training.methods._tfnas import TfNas as tfnas
 
 # Phases of training a super-network, for recipes; finetune and scratch are for plain networks.
 PHASES: dict[str, type[Method]] = {
@@ -22,6 +23,7 @@ PHASES: dict[str, type[Method]] = {
     "multipath": multipath,
     "sandwich": sandwich,
     "singlepath": singlepath,
+    "tfnas": tfnas,
 }
 METHODS: dict[str, Callable[..., Method]] = {
     "alpha": alpha,
@@ -33,6 +35,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "sandwich": sandwich,
     "scratch": scratch,
     "singlepath": singlepath,
+    "tfnas": tfnas,
 }
 # Keys and names that recipes had before, and what they are called now.
 RENAMED = {
@@ -59,4 +62,5 @@ __all__ = [
     "scratch",
     "se_bias_init",
     "singlepath",
+    "tfnas",
 ]
