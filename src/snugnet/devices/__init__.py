@@ -8,26 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from snugnet.devices.device import Device, Fingerprint, Runnable
-from snugnet.devices.onnx_runtime import OnnxRuntime
-from snugnet.devices.openvino import OpenVino
-from snugnet.devices.torch_cpu import TorchCpu
-from snugnet.devices.torch_cuda import TorchCuda
+from snugnet.devices.device import Device
+from snugnet.devices.onnx_devices import OnnxRuntime, OpenVino
+from snugnet.devices.torch_devices import TorchCpu, TorchCuda
 from snugnet.errors import UnknownName
 
-__all__ = [
-    "DEVICES",
-    "Device",
-    "DeviceStatus",
-    "Fingerprint",
-    "OnnxRuntime",
-    "OpenVino",
-    "Runnable",
-    "TorchCpu",
-    "TorchCuda",
-    "by_name",
-    "listing",
-]
+__all__ = ["DEVICES", "Device", "OnnxRuntime", "OpenVino", "TorchCpu", "TorchCuda", "by_name", "listing"]
 
 DEVICES: Final[dict[str, type[Device]]] = {d.name: d for d in (TorchCpu, TorchCuda, OnnxRuntime, OpenVino)}
 
@@ -52,13 +38,9 @@ def by_name(name: str, *, threads: int = 1, precision: str = "float32") -> Devic
 
 def listing() -> list[DeviceStatus]:
     """Every known device and whether it can be used here."""
-    return [
-        DeviceStatus(
-            name=name,
-            here=not kind.missing(),
-            reason=kind.missing(),
-            remedy="" if not kind.missing() else kind.remedy(),
-            precisions=kind.precisions,
-        )
-        for name, kind in DEVICES.items()
-    ]
+    rows = []
+    for name, kind in DEVICES.items():
+        reason = kind.missing()
+        remedy = kind.remedy() if reason else ""
+        rows.append(DeviceStatus(name=name, here=not reason, reason=reason, remedy=remedy, precisions=kind.precisions))
+    return rows

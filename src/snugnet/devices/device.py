@@ -16,12 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from snugnet.errors import BadInput, DeviceMissing
 
+OWN_TIME = "the thread's own clock"
+WALL_CLOCK = "the wall clock"
 Fingerprint = dict[str, str]
 """What a timing depends on, as plain text: device, processor, runtime and version, threads, precision, system."""
 
@@ -46,24 +48,16 @@ class Device(ABC):
 
     def __post_init__(self) -> None:
         cores = usable_cores()
+        ask = f"Ask for 1 to {cores}."
         if isinstance(self.threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
-            raise BadInput(
-                "threads must be a whole number of at least 1", value=self.threads, remedy=f"Ask for 1 to {cores}."
-            )
+            raise BadInput("threads must be a whole number of at least 1", value=self.threads, remedy=ask)
         if self.threads > cores:
-            raise BadInput(
-                f"threads must not exceed the {cores} cores this process may use",
-                value=self.threads,
-                remedy=f"Ask for 1 to {cores}.",
-            )
+            rule = f"threads must not exceed the {cores} cores this process may use"
+            raise BadInput(rule, value=self.threads, remedy=ask)
         if self.precision not in self.precisions:
-            raise BadInput(
-                f"precision on {self.name} must be one of {', '.join(self.precisions)}",
-                value=self.precision,
-                remedy=f"Use {self.precisions[0]!r}.",
-            )
-        missing = self.missing()
-        if missing:
+            rule = f"precision on {self.name} must be one of {', '.join(self.precisions)}"
+            raise BadInput(rule, value=self.precision, remedy=f"Use {self.precisions[0]!r}.")
+        if missing := self.missing():
             raise DeviceMissing(f"{self.name} must be on this machine", value=missing, remedy=self.remedy())
 
     @classmethod
@@ -119,6 +113,18 @@ def thread_cpu_time(run: Callable[[], object], repetitions: int) -> float:
     return (time.thread_time_ns() - began) / 1e6 / repetitions
 
 
+class Clock(NamedTuple):
+    """A clock in words, and how it is read: milliseconds a call of (run, repetitions)."""
+
+    name: str
+    time: Callable[[Callable[[], object], int], float]
+
+
+def cpu_clock(threads: int) -> Clock:
+    """The clock for work that is done in so many threads, the calling one first."""
+    return Clock(OWN_TIME, thread_cpu_time) if threads == 1 else Clock(WALL_CLOCK, wall_clock)
+
+
 def usable_cores() -> int:
     """The cores this process may run on; a container often has fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,18 +136,13 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    fields = [(line.split("\t")[0], line.partition(":")[2].strip()) for line in lines]
+    named = [value for name, value in fields if name.startswith("model name")]
     # Cloud machines often hide the product name; family, model and stepping still tell generations apart.
-    detail = [
-        line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0] in ("cpu family", "model", "stepping")
-    ]
+    detail = [value for name, value in fields if name in ("cpu family", "model", "stepping")]
     if not named:
         return platform.processor() or platform.machine()
     return f"{named[0]} ({'/'.join(detail[:3])})" if detail else named[0]
-
-
-OWN_TIME = "the thread's own clock"
-WALL_CLOCK = "the wall clock"
 
 
 def common_fingerprint(device: Device, *, runtime: str, version: str) -> Fingerprint:

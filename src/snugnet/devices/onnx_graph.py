@@ -40,20 +40,15 @@ def onnx_bytes(module: torch.nn.Module, example: torch.Tensor) -> bytes:
 
 def agree(got: torch.Tensor, wanted: torch.Tensor, *, what: str, tolerance: float = 1e-3) -> None:
     """Refuse a runtime's output that is not the torch module's, relative to the largest value."""
+    rule = f"{what} must compute what torch computes"
+    remedy = "Measure it with torch-cpu, and report the module: the exporter got it wrong."
     if got.shape != wanted.shape:
-        raise BadInput(
-            f"{what} must compute what torch computes (shape {tuple(wanted.shape)})",
-            value=tuple(got.shape),
-            remedy="Measure it with torch-cpu, and report the module: the exporter got it wrong.",
-        )
+        raise BadInput(f"{rule} (shape {tuple(wanted.shape)})", value=tuple(got.shape), remedy=remedy)
     scale = float(wanted.abs().max()) if wanted.numel() else 0.0
     difference = float((got - wanted).abs().max()) if wanted.numel() else 0.0
     if not difference <= tolerance * max(scale, 1e-6):
-        raise BadInput(
-            f"{what} must compute what torch computes (largest value {scale:.3g})",
-            value=f"a difference of {difference:.3g}",
-            remedy="Measure it with torch-cpu, and report the module: the exporter got it wrong.",
-        )
+        value = f"a difference of {difference:.3g}"
+        raise BadInput(f"{rule} (largest value {scale:.3g})", value=value, remedy=remedy)
 
 
 def _export(module: torch.nn.Module, example: torch.Tensor, *, dynamo: bool) -> bytes:

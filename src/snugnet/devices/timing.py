@@ -25,7 +25,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -40,6 +40,8 @@ from snugnet.units import Statistic
 
 Subject = TypeVar("Subject")
 FloatArray = NDArray[np.float64]
+Ends = tuple[FloatArray, FloatArray]
+"""[subjects] the lower and the upper end of an interval."""
 Score = Literal["tight", "time", "noisy"]
 Granted = Literal["first", "raised", "ordinary"]
 _NEARLY_ALL: Final = 0.9  # share of subjects whose intervals must be tight
@@ -66,9 +68,10 @@ class TimingSettings:
     statistic: Statistic = "quiet"  # what is estimated, and whose intervals must be tight
 
     def __post_init__(self) -> None:
-        _positive("seconds", self.seconds)
-        _positive("tolerance", self.tolerance)
-        _positive("least_passes", self.least_passes)
+        for name in ("seconds", "tolerance", "least_passes"):
+            value = getattr(self, name)
+            if not value > 0 or not math.isfinite(value):
+                raise BadInput(f"{name} must be a positive number", value=value, remedy="Try the default.")
         if self.most_passes < self.least_passes:
             raise BadInput("most_passes must not be below least_passes", value=self.most_passes, remedy="Raise it.")
 
@@ -137,7 +140,8 @@ def time_subjects(
     if not subjects:
         raise BadInput("there must be something to time", value=0, remedy="Pass at least one subject.")
     names = tuple(subjects)
-    identity = _identity(names, rules, about)
+    work = {"subjects": list(names), "seed": rules.seed, "least_ms": rules.least_ms, "clocks": 2, "about": about or {}}
+    identity = fingerprint(work)
     book = Journal(journal, identity, ("ms", "calls", "walls", "spent")) if journal is not None else None
     visits = _Visits(list(book.rows) if book is not None else [])
     spent = float(book.rows[-1]["spent"]) if book is not None and book.rows else 0.0
@@ -194,9 +198,7 @@ def pooled(sessions: Sequence[Timings], statistic: Statistic) -> list[Estimate]:
     return _estimates(np.concatenate(parts), calls, walls, statistic, ends)
 
 
-def intervals(
-    samples: FloatArray, rng: np.random.Generator, statistic: Statistic = "quiet"
-) -> tuple[FloatArray, FloatArray]:
+def intervals(samples: FloatArray, rng: np.random.Generator, statistic: Statistic = "quiet") -> Ends:
     """[passes, subjects] -> lower and upper end of the 95 % interval of the statistic, [subjects] each."""
     passes, subjects = samples.shape
     rows = _runs(passes, _DRAWS, rng)
@@ -217,36 +219,20 @@ def _runs(passes: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64
     return rows
 
 
-def _ends(draws: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _ends(draws: FloatArray, value: FloatArray) -> Ends:
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
     return np.minimum(low, value), np.maximum(high, value)
 
 
 def _estimates(
-    samples: FloatArray,
-    calls: FloatArray,
-    walls: FloatArray,
-    statistic: Statistic,
-    ends: tuple[FloatArray, FloatArray],
+    samples: FloatArray, calls: FloatArray, walls: FloatArray, statistic: Statistic, ends: Ends
 ) -> list[Estimate]:
     """[passes, subjects] -> an estimate for every subject."""
-    value, (low, high) = statistic_of(samples, statistic), ends
-    median, p90 = np.quantile(calls, [0.5, 0.9], axis=0)
-    wall_median, wall_p90 = np.quantile(walls, [0.5, 0.9], axis=0)
-    return [
-        Estimate(
-            ms=float(value[i]),
-            low=float(low[i]),
-            high=float(high[i]),
-            median=float(median[i]),
-            p90=float(p90[i]),
-            wall_median=float(wall_median[i]),
-            wall_p90=float(wall_p90[i]),
-            samples=len(samples),
-        )
-        for i in range(samples.shape[1])
-    ]
+    usual = [np.quantile(times, [0.5, 0.9], axis=0) for times in (calls, walls)]
+    columns = [statistic_of(samples, statistic), *ends, *usual[0], *usual[1]]
+    names = [f.name for f in fields(Estimate)]  # in the order of the columns; the count comes last
+    return [Estimate(**dict(zip(names, row)), samples=len(samples)) for row in np.array(columns).T.tolist()]
 
 
 @contextlib.contextmanager
@@ -298,11 +284,6 @@ def _raise(undo: contextlib.ExitStack) -> bool:
         return False
     undo.callback(os.setpriority, os.PRIO_PROCESS, 0, before)
     return True
-
-
-def _identity(names: tuple[str, ...], rules: TimingSettings, about: dict[str, Any] | None) -> str:
-    work = {"subjects": list(names), "seed": rules.seed, "least_ms": rules.least_ms, "clocks": 2, "about": about or {}}
-    return fingerprint(work)
 
 
 def _warm_up(
@@ -372,9 +353,8 @@ def _outcome(names: tuple[str, ...], visits: _Visits, score: Score, rules: Timin
     per_subject = _estimates(samples, calls, walls, rules.statistic, ends)
     spread = float(np.quantile([estimate.spread for estimate in per_subject], _NEARLY_ALL))
     passes = f"{len(samples)} passes in {spent:.0f} s"
-    remedy = (
-        f"Close other programs, use fewer threads than cores, or allow more time (--seconds {2 * rules.seconds:.0f})."
-    )
+    more = f"allow more time (--seconds {2 * rules.seconds:.0f})"
+    remedy = f"Close other programs, use fewer threads than cores, or {more}."
     messages = {
         "tight": f"{passes}: nine of ten intervals are within {spread:.1%}, as wanted.",
         "time": f"{passes}: the time is up; nine of ten intervals are within {spread:.1%} ({rules.tolerance:.1%} wanted).",
@@ -390,8 +370,3 @@ def _outcome(names: tuple[str, ...], visits: _Visits, score: Score, rules: Timin
         message=messages[score],
         seconds=spent,
     )
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0 or not math.isfinite(value):
-        raise BadInput(f"{name} must be a positive number", value=value, remedy="Try the default.")

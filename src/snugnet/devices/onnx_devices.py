@@ -1,0 +1,132 @@
+"""Runtimes on the processor that take ONNX graphs: ONNX Runtime, and OpenVINO (`pip install 'snugnet[openvino]'`).
+
+ONNX Runtime has all graph optimisations on. A block measured alone is fused and laid out as it would be inside a network,
+except at its edges, where a runtime converts between its own layout and the plain one: calibration takes that out again
+(`snugnet.costs.calibrate`). OpenVINO is asked for float32 by name: left alone, it computes in bfloat16 on processors that
+have it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import torch
+
+from snugnet.devices.device import (
+    WALL_CLOCK,
+    Device,
+    Fingerprint,
+    Runnable,
+    common_fingerprint,
+    cpu_clock,
+    frozen_copy,
+    wall_clock,
+)
+from snugnet.devices.onnx_graph import agree, onnx_bytes
+
+_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 5e-2}
+_HINTS: Final = {"float32": "f32", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnnxDevice(Device):
+    """What both have in common; a device's name is that of its package."""
+
+    @classmethod
+    def missing(cls) -> str:
+        return "" if importlib.util.find_spec(cls.name) else f"no package {cls.name}"
+
+    def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
+        network, given = frozen_copy(module).to("cpu", torch.float32), example.detach().to("cpu", torch.float32)
+        runnable = self.open(onnx_bytes(network, given), given)
+        with torch.inference_mode():
+            what = f"the ONNX graph in {self.name}"
+            agree(runnable.output(), network(given), what=what, tolerance=_TOLERANCE[self.precision])
+        return runnable
+
+    @abstractmethod
+    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        """A graph that exists already, as bytes or as the path of a file."""
+
+    def fingerprint(self) -> Fingerprint:
+        version = str(importlib.import_module(self.name).__version__).split("-")[0]
+        return common_fingerprint(self, runtime=self.name, version=version)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OnnxRuntime(_OnnxDevice):
+    """ONNX Runtime's CPU provider: `OnnxRuntime(threads=1)`."""
+
+    name: ClassVar[str] = "onnxruntime"
+
+    @classmethod
+    def remedy(cls) -> str:
+        return "pip install onnxruntime"
+
+    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        feed = {session.get_inputs()[0].name: given.numpy()}
+
+        def run() -> Any:
+            return session.run(None, feed)
+
+        return Runnable(run=run, output=lambda: torch.from_numpy(run()[0]))
+
+    def time(self, runnable: Runnable, repetitions: int) -> float:
+        return cpu_clock(self.threads).time(runnable.run, repetitions)
+
+    @property
+    def clock(self) -> str:
+        return cpu_clock(self.threads).name
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OpenVino(_OnnxDevice):
+    """OpenVINO's CPU plugin: `OpenVino(threads=1)`."""
+
+    name: ClassVar[str] = "openvino"
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
+
+    @classmethod
+    def remedy(cls) -> str:
+        return "pip install 'snugnet[openvino]'"
+
+    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        import openvino
+
+        core = openvino.Core()
+        settings = {
+            "INFERENCE_NUM_THREADS": self.threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
+        }
+        request = core.compile_model(core.read_model(graph), "CPU", settings).create_infer_request()
+        request.set_input_tensor(openvino.Tensor(given.numpy(), shared_memory=False))
+
+        def output() -> torch.Tensor:
+            request.infer()
+            return torch.from_numpy(request.get_output_tensor().data.copy()).float()
+
+        return Runnable(run=request.infer, output=output)
+
+    def time(self, runnable: Runnable, repetitions: int) -> float:
+        return wall_clock(runnable.run, repetitions)
+
+    @property
+    def clock(self) -> str:
+        return WALL_CLOCK  # OpenVINO works in threads of its own
