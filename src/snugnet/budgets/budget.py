@@ -62,9 +62,8 @@ class Budget(Mapping[str, str]):
     @classmethod
     def from_json(cls, data: Any) -> Budget:
         if not isinstance(data, Mapping):
-            raise BadInput(
-                "a budget must map resources to limits", value=data, remedy='Write it like {"latency": "40ms"}.'
-            )
+            remedy = 'Write it like {"latency": "40ms"}.'
+            raise BadInput("a budget must map resources to limits", value=data, remedy=remedy)
         return cls({str(name): text for name, text in data.items()})
 
     def is_relative(self, name: str) -> bool:
@@ -80,9 +79,9 @@ class Budget(Mapping[str, str]):
         """Which statistic of the measured times is limited; `quiet` where nothing was said."""
         return _split(self._limits[name])[1]
 
-    def with_quantity(self, name: str, quantity: str) -> str:
-        """The text of the limit on `name` with another quantity and the same statistic."""
-        return _text(quantity, self.statistic(name))
+    def absolute(self, name: str, amount: float) -> str:
+        """The text of the limit on `name`, a percentage replaced by the `amount` it stands for."""
+        return _text(units.write(amount, name), self.statistic(name)) if self.is_relative(name) else self[name]
 
     def _quantity(self, name: str) -> str:
         return _split(self._limits[name])[0]
@@ -116,11 +115,8 @@ def _apart(key: str, value: Any) -> tuple[str, str]:
     said = [word for word in (before, after) if word]
     if isinstance(value, Mapping):
         if "limit" not in value or set(value) - {"limit", "statistic"}:
-            raise BadInput(
-                f"the limit on {name} must have 'limit' and may have 'statistic'",
-                value=", ".join(map(str, value)),
-                remedy="Write it like {limit: 5ms, statistic: p90}.",
-            )
+            rule, keys = f"the limit on {name} must have 'limit' and may have 'statistic'", ", ".join(map(str, value))
+            raise BadInput(rule, value=keys, remedy="Write it like {limit: 5ms, statistic: p90}.")
         said += [value["statistic"]] if "statistic" in value else []
         value = value["limit"]
     if isinstance(value, str) and (parts := _split(value)) and parts[0] != value:
@@ -132,9 +128,8 @@ def _apart(key: str, value: Any) -> tuple[str, str]:
     if len(set(said)) > 1:
         raise BadInput(f"the limit on {name} must name one statistic", value=", ".join(said), remedy="Drop one.")
     if said and units.resource(name).name != "latency":
-        raise BadInput(
-            f"{name} is counted, so its limit must not name a statistic", value=said[0], remedy="Drop the statistic."
-        )
+        rule = f"{name} is counted, so its limit must not name a statistic"
+        raise BadInput(rule, value=said[0], remedy="Drop the statistic.")
     statistic = next((known for known in STATISTICS if known in said), _DEFAULT)
     return name, _text(_checked(name, value), statistic)
 
@@ -143,17 +138,11 @@ def _checked(name: str, text: Any) -> str:
     """The limit, after its name and unit were understood."""
     what = units.resource(name)
     if "@" in name and not re.fullmatch(r"[\w.-]+", name.split("@", 1)[1]):
-        raise BadInput(
-            "a label of letters, digits, '.', '_' or '-' must follow the @ of a resource",
-            value=name,
-            remedy=f"Write {what.name}@phone.",
-        )
+        rule = "a label of letters, digits, '.', '_' or '-' must follow the @ of a resource"
+        raise BadInput(rule, value=name, remedy=f"Write {what.name}@phone.")
     if not isinstance(text, str):
-        raise BadUnit(
-            f"the limit on {name} must be text with a unit or a percentage",
-            value=text,
-            remedy=f"Write it like {what.example!r} or '60%'.",
-        )
+        rule = f"the limit on {name} must be text with a unit or a percentage"
+        raise BadUnit(rule, value=text, remedy=f"Write it like {what.example!r} or '60%'.")
     if units.percentage(text) is None:
         units.parse(text, name)
     return text

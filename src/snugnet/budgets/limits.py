@@ -80,9 +80,7 @@ class Limits(Mapping[str, Limit]):
 
     def absolute(self) -> Budget:
         """The budget with every percentage turned into the amount it stands for: what a certificate can promise."""
-        amounts = {n: self.budget.with_quantity(n, units.write(self[n].asked, n)) for n in self}
-        texts = {n: amounts[n] if self.budget.is_relative(n) else self.budget[n] for n in self}
-        return Budget(texts)
+        return Budget({n: self.budget.absolute(n, self[n].asked) for n in self})
 
     def cost(self, architecture: Architecture) -> dict[str, float]:
         """What an architecture costs by the tables, in base units: every limited resource."""
@@ -115,34 +113,21 @@ def limits_of(
     for name, factor in factors.items():
         most = HIGHEST_AIM if name in known and known[name].origin.get("kind") == "measured" else 1.0
         if name not in asked or not 0 < factor <= most:
-            raise BadInput(
-                f"tighten must give a factor in (0, {most:g}] for a limited resource",
-                value=(name, factor),
-                remedy="Try 0.97.",
-            )
+            rule = f"tighten must give a factor in (0, {most:g}] for a limited resource"
+            raise BadInput(rule, value=(name, factor), remedy="Try 0.97.")
     limits = []
     for name, table in known.items():
         largest = dearest(space, table).cost if asked.is_relative(name) else 0.0
         amount = asked.amount(name, largest)
         aim = amount * factors.get(name, 1.0)
-        limit = Limit(
-            name=name,
-            asked=amount,
-            effective=min(amount, table.within(aim) if margin else aim),
-            table=table,
-            device=_device_of(table),
-        )
+        effective = min(amount, table.within(aim) if margin else aim)
+        limit = Limit(name=name, asked=amount, effective=effective, table=table, device=table.origin.get("device"))
         least = cheapest(space, table).cost
         if not limit.admits(least):
             # In the user's own numbers: what was asked, and what would do with the margin on top.
             raise too_little(space, name, aim, table.upper(least) if margin else least)
         limits.append(limit)
     return Limits(space, asked, limits)
-
-
-def _device_of(table: CostTable) -> Mapping[str, str] | None:
-    device: Mapping[str, str] | None = table.origin.get("device")
-    return device
 
 
 def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, CostTable]:
@@ -153,22 +138,16 @@ def _tables(space: SearchSpace, tables: Tables, budget: Budget) -> dict[str, Cos
         if name in given:
             table = given[name]
             if units.resource(table.resource) != units.resource(name):
-                raise BadInput(
-                    f"the table for {name} must be a table of {units.resource(name).name}",
-                    value=table.resource,
-                    remedy="Pass the table that belongs to the name.",
-                )
+                rule = f"the table for {name} must be a table of {units.resource(name).name}"
+                raise BadInput(rule, value=table.resource, remedy="Pass the table that belongs to the name.")
             table.require(space=space)
             chosen[name] = table.for_statistic(budget.statistic(name))
         elif name in EXACT:
             chosen[name] = exact_table(space, name)
         else:
             have = ", ".join([*given, *(n for n in EXACT if n not in given)])
-            raise BadInput(
-                f"a budget on {name} must have a cost table of {name}",
-                value=budget[name],
-                remedy=f"Make one with `snugnet measure` and pass it, or drop the limit; there are tables of: {have}.",
-            )
+            remedy = f"Make one with `snugnet measure` and pass it, or drop the limit; there are tables of: {have}."
+            raise BadInput(f"a budget on {name} must have a cost table of {name}", value=budget[name], remedy=remedy)
     return chosen
 
 
@@ -180,11 +159,8 @@ def _by_name(tables: Tables) -> dict[str, CostTable]:
     given: dict[str, CostTable] = {}
     for table in tables:
         if table.resource in given:
-            raise BadInput(
-                "two tables of one resource must be told apart by name",
-                value=table.resource,
-                remedy=f"Pass them as {{'{table.resource}@phone': ..., '{table.resource}@server': ...}}.",
-            )
+            remedy = f"Pass them as {{'{table.resource}@phone': ..., '{table.resource}@server': ...}}."
+            raise BadInput("two tables of one resource must be told apart by name", value=table.resource, remedy=remedy)
         given[table.resource] = table
     return given
 
@@ -192,11 +168,9 @@ def _by_name(tables: Tables) -> dict[str, CostTable]:
 def too_little(space: SearchSpace, name: str, limit: float, least: float, beside: str = "") -> Infeasible:
     """The refusal of one limit that lies below what the cheapest network needs."""
     enough = at_least(least, name)
-    return Infeasible(
-        f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs{beside}",
-        value=units.show(limit, name),
-        remedy=f"Raise the budget to {enough} or add smaller choices.",
-    )
+    rule = f"{name} must be at least {enough}, which the cheapest network of space {space.name!r} needs{beside}"
+    remedy = f"Raise the budget to {enough} or add smaller choices."
+    return Infeasible(rule, value=units.show(limit, name), remedy=remedy)
 
 
 def at_least(value: float, name: str) -> str:

@@ -21,7 +21,7 @@ p is averaged over, not chosen: sixteen networks do not tell it exactly, and a b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -39,9 +39,8 @@ _NOISE: Final = 0.01  # relative error expected of a timed network
 _PRIOR: Final = np.array([0.3, 0.1, 0.1])  # how far each share of a network's time may reasonably move
 _FLOOR: Final = 0.05  # no part costs less than this share of its isolated time
 _CONFIDENCE: Final = 0.95  # one-sided, of margins
-_POWERS: Final = np.linspace(
-    -1.0, 1.0, 41
-)  # of the cost, for the spread of residuals; -1: the same milliseconds everywhere
+# Powers of the cost, for the spread of residuals; -1: the same milliseconds everywhere.
+_POWERS: Final = np.linspace(-1.0, 1.0, 41)
 _POWER_PRIOR: Final = 0.5  # its deviation from "the same share everywhere"
 _KNOTS: Final = 13
 
@@ -63,14 +62,7 @@ class Calibration:
         return max(fitted, _FLOOR * isolated_ms)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ratio": self.ratio,
-            "overhead_ms": self.overhead_ms,
-            "edge_ms": self.edge_ms,
-            "margin": self.margin,
-            "residuals": list(self.residuals),
-            "margins": [list(knot) for knot in self.margins],
-        }
+        return {**asdict(self), "residuals": list(self.residuals), "margins": [list(knot) for knot in self.margins]}
 
 
 def edge_numbers(part: LayerSpec) -> int:
@@ -90,11 +82,8 @@ def calibrate(
 ) -> Calibration:
     """Fit the three numbers to whole networks measured in the same passes as the parts."""
     if len(networks) != len(measured) or len(networks) < 3:
-        raise BadInput(
-            "calibration needs at least 3 networks, each with its measured time",
-            value=(len(networks), len(measured)),
-            remedy="Measure 16 networks.",
-        )
+        rule = "calibration needs at least 3 networks, each with its measured time"
+        raise BadInput(rule, value=(len(networks), len(measured)), remedy="Measure 16 networks.")
     features = np.array([_features(network, isolated_ms, batch) for network in networks])
     times = np.array(measured, dtype=float)
     ratio, overhead, edge = (float(w) for w in _fit(features, times))

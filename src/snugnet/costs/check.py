@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from snugnet.costs.calibrate import upper_bound
-from snugnet.costs.measure import prepare_networks, spread_networks
+from snugnet.costs.measure import prepare, spread_networks
 from snugnet.costs.table import CostTable
 from snugnet.devices.device import Device
 from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
@@ -61,18 +61,8 @@ class Check:
         return target * self.margin / (1 + self.margin)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "r2": self.r2,
-            "ratio": self.ratio,
-            "worst_error": self.worst_error,
-            "networks": len(self.networks),
-            "margin": self.margin,
-            "speed": self.speed,
-            "ratio_today": self.ratio * self.speed,
-            "passes": self.passes,
-            "message": self.message,
-            "rows": [{**asdict(row), "error": row.error} for row in self.networks],
-        }
+        rows = [{**asdict(row), "error": row.error} for row in self.networks]
+        return {**asdict(self), "networks": len(rows), "ratio_today": self.ratio * self.speed, "rows": rows}
 
 
 def check_table(
@@ -97,7 +87,7 @@ def check_table(
     anchors = list(known)[:: max(1, len(known) // ANCHORS)][:ANCHORS]
     plans = [plan(architecture, space) for architecture in (*fresh, *anchors)]
     with raised_priority(device.threads):
-        subjects = prepare_networks(device, plans, table.origin["batch"], shown)
+        subjects = prepare(device, plans, table.origin["batch"], shown)
         timings = time_subjects(subjects, device.time, rules, progress=shown)
     estimates = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]

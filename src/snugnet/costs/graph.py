@@ -48,10 +48,8 @@ def read_graph(source: bytes | str | Path) -> onnx.ModelProto:
     except OSError as error:
         raise FileTrouble(f"{source!s} could not be read ({error.strerror})", remedy="Check the path.") from error
     except Exception as error:
-        name = "the ONNX bytes" if isinstance(source, bytes) else str(source)
-        raise DamagedFile(
-            f"{name} must be a whole ONNX model ({' '.join(str(error).split())[:80]})", remedy="Export it again."
-        ) from error
+        name, reason = "the ONNX bytes" if isinstance(source, bytes) else str(source), " ".join(str(error).split())[:80]
+        raise DamagedFile(f"{name} must be a whole ONNX model ({reason})", remedy="Export it again.") from error
     return model
 
 
@@ -66,11 +64,10 @@ def graph_costs(source: bytes | str | Path) -> GraphCosts:
     return GraphCosts(
         macs=sum(_macs(node, shapes) for node in graph.node),
         params=sum(math.prod(constants[name]) for name in counted),
-        model_size=sum(t.ByteSize() if not t.dims else numpy_helper.to_array(t).nbytes for t in graph.initializer
-                    if t.name in counted),
+        model_size=sum(numpy_helper.to_array(t).nbytes for t in graph.initializer if t.name in counted),
         memory=_peak(graph, shapes, constants, entry),
         input_shape=shapes[entry],
-    )  # fmt: skip
+    )
 
 
 def _inferred(model: onnx.ModelProto) -> Any:
@@ -94,11 +91,8 @@ def _shapes(graph: Any) -> dict[str, tuple[int, ...]]:
     for value in [*graph.input, *graph.value_info, *graph.output]:
         dims = value.type.tensor_type.shape.dim
         if any(not d.HasField("dim_value") for d in dims):
-            raise BadInput(
-                "every size in an ONNX graph except the batch must be fixed to be counted",
-                value=value.name,
-                remedy="Export it for one input resolution.",
-            )
+            rule = "every size in an ONNX graph except the batch must be fixed to be counted"
+            raise BadInput(rule, value=value.name, remedy="Export it for one input resolution.")
         shapes[value.name] = tuple(d.dim_value for d in dims)
     return shapes
 
@@ -107,9 +101,9 @@ def _parameters(graph: Any, constants: dict[str, tuple[int, ...]]) -> set[str]:
     """Initialisers that are weights: those of layers, without BN's statistics and the constants of reshapes."""
     weights = set()
     for node in graph.node:
-        names = {"Conv": node.input[1:3], "Gemm": node.input[1:3], "MatMul": node.input[:2]}.get(node.op_type, ())
-        if node.op_type == "BatchNormalization":
-            names = node.input[1:3]
+        names = node.input[1:3] if node.op_type in ("Conv", "Gemm", "BatchNormalization") else []
+        if node.op_type == "MatMul":
+            names = node.input[:2]
         if node.op_type == "Add":  # a linear layer's bias, where the exporter split it off
             names = [n for n in node.input if n in constants and math.prod(constants[n]) > 1]
         weights |= {name for name in names if name in constants}

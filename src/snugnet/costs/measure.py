@@ -69,7 +69,7 @@ def measure(
     about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch, "versions": versions()}
     journal = None if out is None else Path(f"{out}.partial")
     with raised_priority(device.threads):
-        subjects = prepare_parts(device, parts, batch, shown) | prepare_networks(device, plans, batch, shown)
+        subjects = prepare(device, parts, batch, shown) | prepare(device, plans, batch, shown)
         timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, progress=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
     if out is not None:
@@ -90,8 +90,6 @@ def _assemble(
     source: str,
 ) -> CostTable:
     estimates = list(timings.estimates.values())
-    isolated_ms = dict(zip(parts, estimates[: len(parts)]))
-    whole = estimates[len(parts) :]
     fit, costs = _fitted(parts, plans, timings.values("quiet"), batch)
     others = {name: _fitted(parts, plans, timings.values(name), batch) for name in STATISTICS if name != "quiet"}
     times_of = {name: timings.values(name)[len(parts) :] for name in STATISTICS}
@@ -119,10 +117,10 @@ def _assemble(
         "networks": [
             network_row(a, calibrated.of_network(p), e)
             | {"statistics": {name: float(v[i]) for name, v in times_of.items()}}
-            for i, (a, p, e) in enumerate(zip(chosen, plans, whole))
+            for i, (a, p, e) in enumerate(zip(chosen, plans, estimates[len(parts) :]))
         ],
     }
-    times = {part: (e.ms, e.low, e.high) for part, e in isolated_ms.items()}
+    times = {part: (e.ms, e.low, e.high) for part, e in zip(parts, estimates)}
     by_statistic: dict[Statistic, dict[LayerSpec, float]] = {name: other for name, (_, other) in others.items()}
     return CostTable(resource="latency", costs=costs, origin=origin, isolated_ms=times, by_statistic=by_statistic)
 
@@ -148,38 +146,28 @@ def network_row(architecture: Architecture, predicted: float, measured: Estimate
     }
 
 
-def prepare_parts(device: Device, parts: Sequence[LayerSpec], batch: int, progress: Progress) -> dict[str, Runnable]:
-    """Every part as a module of its own, ready to run, under its label."""
-    prepared: dict[str, Runnable] = {}
-    progress.start(f"preparing {len(parts)} blocks for {device.name}", len(parts))
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            for done, part in enumerate(parts):
-                example = torch.randn(batch, part.in_channels, part.resolution, part.resolution)
-                try:
-                    prepared[part.label] = device.prepare(build_part(part), example)
-                except SnugnetError as error:
-                    raise type(error)(f"{part.label}: {error.rule}", value=error.value, remedy=error.remedy) from error
-                progress.update(done + 1)
-    finally:
-        progress.stop()
-    return prepared
-
-
-def prepare_networks(
-    device: Device, plans: Sequence[NetworkSpec], batch: int, progress: Progress
+def prepare(
+    device: Device, specs: Sequence[LayerSpec] | Sequence[NetworkSpec], batch: int, progress: Progress
 ) -> dict[str, Runnable]:
-    """Whole networks with random weights (what they cost does not depend on them), ready to run."""
-    prepared = {}
-    progress.start(f"preparing {len(plans)} networks for {device.name}", len(plans))
+    """Parts (under their labels) or whole networks (numbered), each as a module of its own, ready to run.
+
+    Weights are random: what a network costs does not depend on them.
+    """
+    prepared: dict[str, Runnable] = {}
+    kind = "networks" if specs and isinstance(specs[0], NetworkSpec) else "blocks"
+    progress.start(f"preparing {len(specs)} {kind} for {device.name}", len(specs))
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            for number, network in enumerate(plans):
-                size = network.resolution
-                example = torch.randn(batch, network.stem.in_channels, size, size)
-                prepared[f"network {number}"] = device.prepare(build_plan(network), example)
+            for number, spec in enumerate(specs):
+                label = f"network {number}" if isinstance(spec, NetworkSpec) else spec.label
+                first = spec.stem if isinstance(spec, NetworkSpec) else spec
+                example = torch.randn(batch, first.in_channels, first.resolution, first.resolution)
+                module = build_plan(spec) if isinstance(spec, NetworkSpec) else build_part(spec)
+                try:
+                    prepared[label] = device.prepare(module, example)
+                except SnugnetError as error:
+                    raise type(error)(f"{label}: {error.rule}", value=error.value, remedy=error.remedy) from error
                 progress.update(number + 1)
     finally:
         progress.stop()
@@ -211,11 +199,8 @@ def spread_networks(
                 chosen[candidate] = None
                 break
     if len(chosen) < count:
-        raise BadInput(
-            f"space {space.name!r} must hold enough different networks",
-            value=f"{len(chosen)} of {count}",
-            remedy=f"Ask for {len(chosen)} at most.",
-        )
+        rule, remedy = f"space {space.name!r} must hold enough different networks", f"Ask for {len(chosen)} at most."
+        raise BadInput(rule, value=f"{len(chosen)} of {count}", remedy=remedy)
     return tuple(chosen)
 
 
@@ -231,7 +216,7 @@ def time_networks(
     check_batch(batch)
     shown = progress or NullProgress()
     with raised_priority(device.threads):
-        subjects = prepare_networks(device, list(networks.values()), batch, shown)
+        subjects = prepare(device, list(networks.values()), batch, shown)
         named = dict(zip(networks, subjects.values()))
         timings = time_subjects(named, device.time, settings or TimingSettings(seconds=90.0), progress=shown)
     return timings.estimates, timings.message

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypedDict, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from snugnet.costs import analytic
 from snugnet.errors import DamagedFile, TableMismatch, UnknownName
@@ -74,11 +74,9 @@ class CostTable:
         if statistic == self.statistic or self.origin.get("kind") == "exact":
             return self
         if statistic not in self.by_statistic:
-            raise TableMismatch(
-                f"a {self.resource} table must have been estimated for the statistic that is limited",
-                value=f"{self.statistic} in the table, {statistic} in the budget",
-                remedy=f"Measure anew with `snugnet measure`, or limit {self.statistic}.",
-            )
+            rule = f"a {self.resource} table must have been estimated for the statistic that is limited"
+            remedy = f"Measure anew with `snugnet measure`, or limit {self.statistic}."
+            raise TableMismatch(rule, value=f"{self.statistic} in the table, {statistic} in the budget", remedy=remedy)
         calibrations = {**self.origin["calibrations"], self.statistic: self.origin["calibration"]}
         rows = [{**row, "measured_ms": row["statistics"][statistic]} for row in self.origin["networks"]]
         own = {"statistic": statistic, "calibration": calibrations[statistic], "calibrations": calibrations}
@@ -101,13 +99,10 @@ class CostTable:
         curve = self.origin.get("calibration", {}).get("margins") or [[1.0, self.margin]]
         return [cost for cost, _ in curve], [cost * (1.0 + margin) for cost, margin in curve]
 
-    def margin_at(self, cost: float) -> float:
-        """Relative, for networks predicted at `cost`: the calibration's own error there, so that small networks do not
-        pay for what is unsure about large ones."""
-        return self.upper(cost) / cost - 1.0 if cost > 0 else 0.0
-
     def upper(self, cost: float) -> float:
-        """What a network predicted at `cost` costs at most, with 95 % confidence; rises with `cost`."""
+        """What a network predicted at `cost` costs at most, with 95 % confidence; rises with `cost`.
+
+        It is the calibration's own error there, so that small networks do not pay for what is unsure about large ones."""
         return _along(cost, *self._knots)
 
     def within(self, limit: float) -> float:
@@ -129,11 +124,8 @@ class CostTable:
     def require(self, **purpose: Unpack[Purpose]) -> None:
         """Raise `TableMismatch`, with all that differs, unless the table was made for this."""
         if differences := self.differences(**purpose):
-            raise TableMismatch(
-                f"a {self.resource} table must be used for what it was made for",
-                value=differences,
-                remedy="Make a table for this with `snugnet measure`.",
-            )
+            rule = f"a {self.resource} table must be used for what it was made for"
+            raise TableMismatch(rule, value=differences, remedy="Make a table for this with `snugnet measure`.")
 
     def differences(self, **purpose: Unpack[Purpose]) -> str:
         """What the table was made for instead, in words; empty if nothing differs. Exact tables fit anywhere except in
@@ -187,11 +179,9 @@ class CostTable:
                     return float(_EXACT[self.resource][0](part))
                 (left, low), (right, high) = points[place - 1], points[place]
                 return low + (high - low) * (part.mid_channels - left) / (right - left)
-        raise TableMismatch(
-            f"the {self.resource} table must hold every part of the network",
-            value=part.label,
-            remedy="It was made for another space or resolution; make one for this network's space.",
-        )
+        rule = f"the {self.resource} table must hold every part of the network"
+        remedy = "It was made for another space or resolution; make one for this network's space."
+        raise TableMismatch(rule, value=part.label, remedy=remedy)
 
 
 def _along(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -228,12 +218,8 @@ def exact_table(space: SearchSpace, resource: str) -> CostTable:
         raise UnknownName("a resource with exact costs", resource, _EXACT)
     function, combine = _EXACT[resource]
     costs = {part: float(function(part)) for part in Layout(space).distinct_specs()}
-    return CostTable(
-        resource=resource,
-        costs=costs,
-        combine=combine,
-        origin={"kind": "exact", "space": space.name, "space_id": space_id(space)},
-    )
+    origin = {"kind": "exact", "space": space.name, "space_id": space_id(space)}
+    return CostTable(resource=resource, costs=costs, combine=combine, origin=origin)
 
 
 _FORMAT: Final = 1
@@ -246,7 +232,7 @@ class _Row(BaseModel):
     part: dict[str, Any]
     cost: _Cost
     # Named before the table's own field was; it keeps its name so that tables measured then can still be read.
-    alone: Annotated[list[_Cost], Field(min_length=3, max_length=3)] | None = None
+    alone: Annotated[tuple[_Cost, _Cost, _Cost], Strict(False)] | None = None
     statistics: dict[Statistic, _Cost] = {}
 
 
@@ -328,26 +314,18 @@ def load_table(path: str | Path) -> CostTable:
     exact = isinstance(origin, dict) and origin.get("kind") == "exact"
     file = as_model(value, _ExactFile if exact else _File, str(path))
     if file.resource not in RESOURCES:
-        raise DamagedFile(
-            f"{path}: resource: must be one of {', '.join(RESOURCES)}", value=file.resource, remedy=_REMEDY
-        )
-    parts = [_part(row, f"{path}: parts[{index}].part") for index, row in enumerate(file.parts)]
+        rule = f"{path}: resource: must be one of {', '.join(RESOURCES)}"
+        raise DamagedFile(rule, value=file.resource, remedy=_REMEDY)
+    rows = {_part(row, f"{path}: parts[{index}].part"): row for index, row in enumerate(file.parts)}
     _check_marks(path, value)
+    statistics = [name for name in file.parts[0].statistics if all(name in row.statistics for row in file.parts)]
     return CostTable(
         resource=file.resource,
-        costs={part: row.cost for part, row in zip(parts, file.parts, strict=True)},
+        costs={part: row.cost for part, row in rows.items()},
         combine=file.combine,
         origin=value["origin"],
-        isolated_ms={
-            part: (row.alone[0], row.alone[1], row.alone[2])
-            for part, row in zip(parts, file.parts, strict=True)
-            if row.alone is not None
-        },
-        by_statistic={
-            name: {part: row.statistics[name] for part, row in zip(parts, file.parts, strict=True)}
-            for name in file.parts[0].statistics
-            if all(name in row.statistics for row in file.parts)
-        },
+        isolated_ms={part: row.alone for part, row in rows.items() if row.alone is not None},
+        by_statistic={name: {part: row.statistics[name] for part, row in rows.items()} for name in statistics},
     )
 
 
