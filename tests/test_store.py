@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import BaseModel
 
+from house import journal_rows
 from snugnet import store
 from snugnet.errors import BadInput, DamagedFile, FileTrouble
 from snugnet.store import Journal, RunLock, StepCache
@@ -84,7 +85,7 @@ def test_a_model_names_file_and_field(tmp_path):
 
 
 def test_a_sealed_file_is_believed_only_as_it_was_written(tmp_path):
-    path = store.write_sealed(tmp_path / "c.json", {"fits": False, "limit": 3.25})
+    path = store.write_json(tmp_path / "c.json", store.sealed({"fits": False, "limit": 3.25}))
     assert store.read_sealed(path, "a certificate") == {"fits": False, "limit": 3.25}
     path.write_text(path.read_text().replace("false", "true"))
     with pytest.raises(DamagedFile, match=r"c\.json: field sha256 must match"):
@@ -100,7 +101,7 @@ def test_a_journal_comes_back_and_belongs_to_its_work(tmp_path):
     book.append({"ms": [1.5, 2.5], "spent": 4})
     with pytest.raises(ValueError, match="ms"):
         book.append({"spent": 4})
-    assert Journal(path, "one", ["ms"]).rows == [{"ms": [1.5, 2.5], "spent": 4}] == store.read_journal(path)
+    assert Journal(path, "one", ["ms"]).rows == [{"ms": [1.5, 2.5], "spent": 4}] == journal_rows(path)
     assert Journal(path, "two", ["ms"]).rows == []
     assert Journal(path, "one", ["ms"]).rows == []  # the other work has the file now
 

@@ -150,18 +150,13 @@ def check_writable(path: str | Path) -> None:
         raise _trouble("written", target, error) from error
 
 
-def write_sealed(path: str | Path, body: Mapping[str, Any]) -> Path:
-    """Write `body` with a checksum over all of it in the field `sha256`."""
-    return write_json(path, sealed(body))
-
-
 def read_sealed(path: str | Path, what: str) -> dict[str, Any]:
     """The body of a sealed file (without its seal), if nobody changed it; `what` names it: "a certificate"."""
     return unsealed(read_json(path), str(path), what)
 
 
 def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` with its seal, for JSON that lives inside another file."""
+    """`body` with a checksum over all of it in the field `sha256`."""
     return {**body, "sha256": fingerprint(dict(body))}
 
 
@@ -214,11 +209,6 @@ class Journal:
         except OSError as error:
             raise _trouble("written", self.path, error) from error
         self.rows.append(dict(row))
-
-
-def read_journal(path: str | Path, fields: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The rows of a journal, whatever work it belongs to; the file stays as it is."""
-    return _read_lines(Path(path), tuple(fields))[1]
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

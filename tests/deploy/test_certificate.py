@@ -25,7 +25,7 @@ from snugnet.errors import BadInput, BudgetExceeded, DamagedFile, FileTrouble, T
 from snugnet.nets.network import build
 from snugnet.space import plan, preset, smallest
 from snugnet.space.spec import plan_to_json
-from snugnet.store import write_sealed
+from snugnet.store import sealed, write_json
 
 SPACE = preset("hardcore-lowres", classes=10, width=0.25)
 PLAN = plan(smallest(SPACE), SPACE)
@@ -233,6 +233,6 @@ def test_a_certificate_with_a_wrong_field_is_refused_by_its_name(network, tmp_pa
         ({"budgets": {"params": {**body["budgets"]["params"], "measured": "1"}}}, r"budgets\.params\.measured"),
         ({"colour": "blue"}, r"c\.json: colour: extra inputs"),
     ):
-        write_sealed(path, {**body, **change})
+        write_json(path, sealed({**body, **change}))
         with pytest.raises(DamagedFile, match=named):
             read_certificate(path)

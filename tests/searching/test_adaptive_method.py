@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny_spaces import several_resolutions, several_widths
 
+from house import journal_rows
 from snugnet.budgets import limits_of
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Evaluator
@@ -13,7 +14,6 @@ from snugnet.searching import Adaptive, Random
 from snugnet.searching.front import front
 from snugnet.searching.search import search
 from snugnet.space import parse
-from snugnet.store import read_journal
 
 QUICK = Adaptive(evaluations=14, further=4, passes=1, batch=32)
 
@@ -24,7 +24,7 @@ def test_every_evaluation_is_within_the_limits_and_the_result_says_what_it_expec
     budget = {"latency": "60%", "params": "70%"}
     found = search(tiny_supernet, digits, tables, budget, QUICK, out=tmp_path, eval_images=60, final_images=240)
     limits = limits_of(tiny_supernet.space, tables, budget)
-    networks = [parse(row["network"], tiny_supernet.space) for row in read_journal(tmp_path / "evaluations.jsonl")]
+    networks = [parse(row["network"], tiny_supernet.space) for row in journal_rows(tmp_path / "evaluations.jsonl")]
     assert all(limits.fits(a) for a in networks)
     assert len(set(networks)) == len(found.trace) <= QUICK.evaluations
     assert 0 < found.expected <= 1 and 0 < found.error < 0.5

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from brute_force import enumerate_choices
+from house import journal_rows
 from snugnet.budgets import Budget, cheapest, dearest, feasible, limits_of
 from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infeasible, TableMismatch, UnknownName
 from snugnet.evaluate.evaluator import RERANK_TOP_K, Evaluator
@@ -27,7 +28,6 @@ from snugnet.solve import balanced_start
 from snugnet.space import parse, preset
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample_many
-from snugnet.store import read_journal
 
 QUICK = {
     "adaptive": Adaptive(evaluations=12, passes=1, batch=32),
@@ -259,7 +259,7 @@ def test_no_search_returns_a_network_that_another_of_the_run_beats(tiny_supernet
     )
     assert alone.score < rich.score  # else the test says nothing
     assert poor.details["method_found"] == str(alone.architecture)
-    known = [parse(row["network"], space) for row in read_journal(out / "evaluations.jsonl")]
+    known = [parse(row["network"], space) for row in journal_rows(out / "evaluations.jsonl")]
     full = Evaluator(tiny_supernet, digits, limit=None)
     before = -np.inf
     for share in range(50, 101, 5):

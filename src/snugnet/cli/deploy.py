@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugnet.budgets.budget import Budget
-from snugnet.cli.options import (
-    Batch,
-    DeviceThreads,
-    Json,
-    Limits,
-    Precision,
-    Seconds,
-    print_json,
-    print_table,
-    read_limits,
-    say,
-)
+from snugnet.cli.options import Batch, DeviceThreads, Limits, Precision, Seconds, read_limits
+from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.costs.table import load_table
 from snugnet.deploy.card import Certificate, read_certificate
 from snugnet.errors import BadInput, BudgetExceeded, DataMissing

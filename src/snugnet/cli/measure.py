@@ -8,21 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import (
-    Batch,
-    DeviceName,
-    DeviceThreads,
-    Json,
-    Precision,
-    Seconds,
-    Seed,
-    check_picture,
-    print_json,
-    print_table,
-    say,
-    space_of_run,
-    timing,
-)
+from snugnet.cli.options import Batch, DeviceName, DeviceThreads, Precision, Seconds, Seed, space_of_run, timing
+from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError, TableMismatch
 from snugnet.progress import RichProgress

@@ -1,33 +1,24 @@
-"""What several verbs share: their options, readers of tables, budgets and KEY=VALUE, and how they speak.
-
-JSON for machines and tables for people go to standard output, remarks to standard error.
-"""
+"""What several verbs share: options of a device, a recipe, a run folder, and readers of tables, budgets and KEY=VALUE."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from snugnet.budgets.budget import Budget
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.space.space import SearchSpace
-from snugnet.store import RunLock, check_writable, read_text
+from snugnet.store import RunLock, read_text
 
 if TYPE_CHECKING:
     from snugnet.devices.timing import TimingSettings
     from snugnet.fitting.runs import Run
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines instead of text.")]
 
 DeviceName = Annotated[str, typer.Option("--device", help="Where to run: see `snugnet devices`.")]
 DeviceThreads = Annotated[int, typer.Option("--threads", help="Threads of the processor to use.")]
@@ -68,29 +59,6 @@ TableFiles = Annotated[
 ]
 
 
-def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
-    print()
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """A table whose first `left` columns are text, the others numbers."""
-    table = Table(header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right")
-    for row in rows:
-        table.add_row(*row)
-    # Off a terminal nothing should wrap at 80 columns: logs and pipes have no width.
-    console = Console() if sys.stdout.isatty() else Console(width=240)
-    print(title, flush=True)  # not the table's own, which would break it at the table's width
-    console.print(table)
-
-
-def say(text: str) -> None:
-    """A remark for a person; on standard error, so that piped output stays clean."""
-    print(text, file=sys.stderr)
-
-
 def locks_run(verb: Callable[..., None]) -> Callable[..., None]:
     """A verb that writes into RUN holds the folder's lock meanwhile."""
 
@@ -107,15 +75,6 @@ def timing(seconds: float | None, **usual: Any) -> TimingSettings:
     from snugnet.devices.timing import TimingSettings  # brings torch in: not for `snugnet --help`
 
     return TimingSettings(**usual if seconds is None else {**usual, "seconds": seconds})
-
-
-def check_picture(plot: Path | None) -> None:
-    """Refuse a picture that could not be written, before any work."""
-    from snugnet.costs.picture import check_format
-
-    if plot is not None:
-        check_format(plot)
-        check_writable(plot)
 
 
 def read_tables(folder: Path, texts: list[str] | None) -> dict[str, CostTable]:

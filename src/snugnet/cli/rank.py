@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugnet.cli.options import (
-    Json,
-    RunFolder,
-    Seed,
-    Threads,
-    locks_run,
-    open_for_search,
-    print_json,
-    print_table,
-    say,
-)
+from snugnet.cli.options import RunFolder, Seed, Threads, locks_run, open_for_search
+from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput
 from snugnet.progress import Progress, RichProgress
 from snugnet.store import Journal, fingerprint, read_text, write_json

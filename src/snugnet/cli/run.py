@@ -8,18 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import (
-    Changes,
-    Json,
-    Limits,
-    NewRun,
-    RecipeName,
-    Threads,
-    print_json,
-    read_limits,
-    say,
-    space_of_run,
-)
+from snugnet.cli.options import Changes, Limits, NewRun, RecipeName, Threads, read_limits, space_of_run
+from snugnet.cli.printing import Json, print_json, say
 from snugnet.errors import SnugnetError
 from snugnet.progress import RichProgress
 from snugnet.space.space import SearchSpace

@@ -11,23 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugnet.cli.options import (
-    Json,
     Limits,
     MethodOptions,
     RunFolder,
     Seed,
     TableFiles,
     Threads,
-    check_picture,
     locks_run,
     open_for_search,
-    print_json,
-    print_table,
     read_limits,
     read_options,
     read_tables,
-    say,
 )
+from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress

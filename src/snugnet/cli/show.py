@@ -12,18 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from snugnet.cli.options import (
-    Batch,
-    DeviceThreads,
-    Json,
-    Precision,
-    Seconds,
-    check_picture,
-    print_json,
-    print_table,
-    say,
-    timing,
-)
+from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds, timing
+from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, BadInput, UnknownName
 from snugnet.progress import RichProgress

@@ -11,7 +11,6 @@ import typer
 from snugnet.budgets.budget import Budget
 from snugnet.cli.options import (
     Changes,
-    Json,
     MethodOptions,
     NewRun,
     RecipeName,
@@ -19,10 +18,9 @@ from snugnet.cli.options import (
     Threads,
     locks_run,
     open_for_search,
-    print_json,
     read_options,
-    say,
 )
+from snugnet.cli.printing import Json, print_json, say
 from snugnet.errors import BadInput, UnknownName
 from snugnet.progress import RichProgress
 from snugnet.space.architecture import Architecture, from_json

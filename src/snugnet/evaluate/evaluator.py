@@ -16,8 +16,8 @@ from typing import Any, final
 from torch import nn
 
 from snugnet.data.dataset import Data
-from snugnet.errors import BadInput, DamagedFile, SnugnetError
-from snugnet.evaluate.scoring import ImageCache, Score, accuracy, subnetwork_answers
+from snugnet.errors import DamagedFile, SnugnetError
+from snugnet.evaluate.scoring import ImageCache, Score, accuracy, require_images, subnetwork_answers
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
@@ -48,13 +48,7 @@ class Evaluator:
         seed: int = 0,
         cache: ImageCache | None = None,
     ) -> None:
-        size = data.size(split)
-        if size == 0:
-            raise BadInput(
-                f"split {split!r} of {data.about.name} must hold images to evaluate networks by",
-                value=0,
-                remedy="Choose a data set with more images, or another split.",
-            )
+        size = require_images(data, split)
         self.supernet, self.data, self.split, self.seed = supernet, data, split, seed
         self.cache = cache or ImageCache(data)
         self.first_images = min(size, limit or size)
@@ -113,18 +107,15 @@ class Evaluator:
     def _score(self, architecture: Architecture, images: int) -> Score:
         key = architecture, images
         if key not in self._scores:
-            self._scores[key] = self._evaluate(architecture, images)
+            found = subnetwork_answers(
+                self.supernet, architecture, self.cache, self.split, limit=images, seed=self.seed
+            )
+            self._scores[key] = found.score()
+            self.images += images
             self.evaluated += 1
             if self._journal is not None:
                 self._journal.append({"network": str(architecture), **self._scores[key].to_json()})
         return self._scores[key]
-
-    def _evaluate(self, architecture: Architecture, images: int) -> Score:
-        found = subnetwork_answers(
-            self.supernet, architecture, self.cache, self.split, limit=images, seed=self.seed
-        ).score()
-        self.images += images
-        return found
 
     def _take_over(self) -> None:
         """What earlier searches of the same weights and images have evaluated."""

@@ -9,7 +9,7 @@ so differences between networks are paired: their standard error is that of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -29,9 +29,14 @@ from snugnet.space.space import SearchSpace
 from snugnet.store import Journal
 
 
+class _Figures:
+    def to_json(self) -> dict[str, float]:
+        return {name: round(value, 6) for name, value in vars(self).items()}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(_Figures):
     """How far accuracies lie apart, and how exactly they are known; all as shares of 1."""
 
     mean: float
@@ -40,22 +45,16 @@ class Spread:
     deviation: float  # standard deviation over the networks
     error: float  # typical standard error of the difference between two networks, on the same images
 
-    def to_json(self) -> dict[str, float]:
-        return {name: round(value, 6) for name, value in asdict(self).items()}
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class Agreement(_Figures):
     """How alike two rankings of the same networks are."""
 
     networks: int
     tau: float
     tau_p: float  # chance of such a tau between unrelated rankings
     rho: float
-
-    def to_json(self) -> dict[str, float]:
-        return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
 def random_architectures(space: SearchSpace, count: int, seed: int) -> list[Architecture]:
@@ -102,27 +101,18 @@ def spread(right: Tensor) -> Spread:
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
         differences = answers[pairs[:, 0]] - answers[pairs[:, 1]]
         error = float(differences.std(1).mean()) / answers.shape[1] ** 0.5
-    return Spread(
-        mean=float(accuracies.mean()),
-        lowest=float(accuracies.min()),
-        highest=float(accuracies.max()),
-        deviation=deviation,
-        error=error,
-    )
+    mean, lowest, highest = (float(value) for value in (accuracies.mean(), accuracies.min(), accuracies.max()))
+    return Spread(mean=mean, lowest=lowest, highest=highest, deviation=deviation, error=error)
 
 
 def agreement(ones: Sequence[float], others: Sequence[float]) -> Agreement:
     """Kendall's tau (with ties, tau-b) and Spearman's rho between two lists of accuracies."""
     if len(ones) != len(others) or len(ones) < 2:
-        raise BadInput(
-            "a ranking needs two accuracies or more for the same networks",
-            value=(len(ones), len(others)),
-            remedy="Rank the same networks in both places.",
-        )
+        rule, counts = "a ranking needs two accuracies or more for the same networks", (len(ones), len(others))
+        raise BadInput(rule, value=counts, remedy="Rank the same networks in both places.")
     if len(set(ones)) == 1 or len(set(others)) == 1:
-        raise BadInput(
-            "accuracies must differ to be ranked", value=ones[0], remedy="Use a harder data set or narrower networks."
-        )
+        remedy = "Use a harder data set or narrower networks."
+        raise BadInput("accuracies must differ to be ranked", value=ones[0], remedy=remedy)
     tau: Any = stats.kendalltau(ones, others)
     rho: Any = stats.spearmanr(ones, others)
     return Agreement(networks=len(ones), tau=float(tau.statistic), tau_p=float(tau.pvalue), rho=float(rho.statistic))

@@ -180,16 +180,19 @@ class ImageCache:
         return ready.to(device=device, memory_format=torch.channels_last)
 
 
+def require_images(data: Data, split: str) -> int:
+    """How many images a split holds to evaluate networks by; a split without any is refused."""
+    if size := data.size(split):
+        return size
+    rule = f"split {split!r} of {data.about.name} must hold images to evaluate networks by"
+    raise BadInput(rule, value=0, remedy="Choose a data set with more images, or another split.")
+
+
 def answers(
     net: Net, images: ImageCache, split: str = "val", *, limit: int | None = None, resolution: int | None = None
 ) -> Answers:
     """Answers of a network, fed where its weights are. A module is run in evaluation mode and left in its own."""
-    if images.data.size(split) == 0:
-        raise BadInput(
-            f"split {split!r} of {images.data.about.name} must hold images to evaluate networks by",
-            value=0,
-            remedy="Choose a data set with more images, or another split.",
-        )
+    require_images(images.data, split)
     device = device_of(net)
     was_training = isinstance(net, nn.Module) and net.training
     if isinstance(net, nn.Module):
