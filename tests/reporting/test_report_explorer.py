@@ -14,7 +14,7 @@ from snugnet.errors import Infeasible
 from snugnet.evaluate.scoring import Score
 from snugnet.reporting import build_report
 from snugnet.reporting.page import make_report
-from snugnet.reporting.pool import asked_limits, evaluated_networks, fits, pool_of
+from snugnet.reporting.pool import RunNetworks
 from snugnet.reporting.reading import read_run
 from snugnet.solve import best_choice
 from snugnet.space.architecture import parse
@@ -173,13 +173,9 @@ def test_an_evaluated_network_that_beats_the_chosen_one_is_explained(run_folder,
     """As a front after the search can leave it: the page says which is better and what to do."""
     copy = shutil.copytree(run_folder, tmp_path / "run")
     files = read_run(copy)
-    limits = asked_limits(files, tables)
+    known = RunNetworks(files, space, tables)
     chosen = json.loads((copy / "search.json").read_text())
-    other = next(
-        row
-        for row in pool_of(files, space, tables)
-        if fits(row, limits) and str(row.architecture) != chosen["architecture"]
-    )
+    other = next(row for row in known.pool if known.fits(row) and str(row.architecture) != chosen["architecture"])
     row = {"network": str(other.architecture), "accuracy": chosen["accuracy"] + 0.002, "loss": 0.0, "images": 9000}
     with (copy / "search" / "evaluations.jsonl").open("a") as stream:
         stream.write(json.dumps(row) + "\n")
@@ -197,14 +193,14 @@ def test_evaluations_are_ranked_by_the_score_the_search_gave_them(run_folder, tm
     score = Score(accuracy=0.9, loss=2.0, calibrated_loss=0.3, images=9000, error=0.01)
     with (copy / "search" / "evaluations.jsonl").open("a") as stream:
         stream.write(json.dumps({"network": small, **score.to_json()}) + "\n")
-    assert evaluated_networks(read_run(copy), space, tables)[small].score == pytest.approx(0.6)
+    assert RunNetworks(read_run(copy), space, tables).evaluated[small].score == pytest.approx(0.6)
 
 
 def test_the_margin_of_a_limit_is_the_one_at_that_cost(run_folder, space, tables):
     """A table may be less sure of small networks than of large ones; without a search every limit has its own margin."""
     origin = {**tables["latency"].origin, "calibration": {"margin": 0.05, "margins": [[1.0, 0.2], [3.0, 0.02]]}}
     files = replace(read_run(run_folder), search=None, certificate=None)
-    limit = asked_limits(files, {"latency": replace(tables["latency"], origin=origin)})["latency"]
+    limit = RunNetworks(files, space, {"latency": replace(tables["latency"], origin=origin)}).limits["latency"]
     for cost, needed in ((0.5, 0.6), (1.0, 1.2), (3.0, 3.06)):
         assert limit.needed(cost) == pytest.approx(needed)
         assert limit.effective(needed) == pytest.approx(cost)

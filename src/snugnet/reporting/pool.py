@@ -12,8 +12,10 @@ no effects, have evaluated networks only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -70,106 +72,146 @@ class AskedLimit:
         return self.table.within(limit * self.taught)
 
 
-def asked_limits(files: RunFiles, tables: Mapping[str, CostTable]) -> dict[str, AskedLimit]:
-    """Every resource with a table: asked as the certificate or the search says, held as the search held it."""
-    limits = {}
-    for name, table in tables.items():
-        taught = 1.0
-        if files.search is not None and files.search.limits.get(name, 0.0) > 0 and name in files.search.aims:
-            taught = table.upper(files.search.aims[name]) / files.search.limits[name]
-        limits[name] = AskedLimit(asked=files.limit_of(name), table=table, taught=taught)
-    return limits
+@final
+class RunNetworks:
+    """What a run knows of networks: its files, its space and the tables of their costs together."""
 
+    def __init__(self, files: RunFiles, space: SearchSpace, tables: Mapping[str, CostTable]) -> None:
+        self.files, self.space, self.tables, self.layout = files, space, tables, Layout(space)
 
-def evaluated_networks(files: RunFiles, space: SearchSpace, tables: Mapping[str, CostTable]) -> dict[str, PoolNetwork]:
-    """Every network the run has a score of, by its text; those of another space are passed over."""
-    scores = {row.network: (row.accuracy, row.score) for row in (files.evaluations or [])[-_MOST_EVALUATED:]}
-    if files.search is not None:
-        scores.setdefault(files.search.architecture, (files.search.accuracy, files.search.value))
-    networks = {}
-    for text, (accuracy, score) in scores.items():
-        try:
-            architecture = parse(text, space)
-            costs = _costs(architecture, space, tables)
-        except SnugnetError:
-            continue
-        networks[text] = PoolNetwork(
-            architecture=architecture, costs=costs, score=score, accuracy=accuracy, evaluated=True
+    @cached_property
+    def limits(self) -> dict[str, AskedLimit]:
+        """Every resource with a table: asked as the certificate or the search says, held as the search held it."""
+        limits, search = {}, self.files.search
+        for name, table in self.tables.items():
+            taught = 1.0
+            if search is not None and search.limits.get(name, 0.0) > 0 and name in search.aims:
+                taught = table.upper(search.aims[name]) / search.limits[name]
+            limits[name] = AskedLimit(asked=self.files.limit_of(name), table=table, taught=taught)
+        return limits
+
+    def fits(self, row: PoolNetwork) -> bool:
+        """Within every limit that was asked, by predicted costs against effective limits: the rule of the search."""
+        return all(
+            limit.asked is None or limit.needed(row.costs[name]) <= limit.asked * (1 + TOLERANCE)
+            for name, limit in self.limits.items()
         )
-    return networks
 
+    @cached_property
+    def evaluated(self) -> dict[str, PoolNetwork]:
+        """Every network the run has a score of, by its text; those of another space are passed over."""
+        rows, search = (self.files.evaluations or [])[-_MOST_EVALUATED:], self.files.search
+        scores = {row.network: (row.accuracy, row.score) for row in rows}
+        if search is not None:
+            scores.setdefault(search.architecture, (search.accuracy, search.value))
+        networks = {}
+        for text, (accuracy, score) in scores.items():
+            with contextlib.suppress(SnugnetError):
+                architecture = parse(text, self.space)
+                facts: dict[str, Any] = {"architecture": architecture, "costs": self.costs(architecture)}
+                networks[text] = PoolNetwork(**facts, score=score, accuracy=accuracy, evaluated=True)
+        return networks
 
-def _costs(architecture: Architecture, space: SearchSpace, tables: Mapping[str, CostTable]) -> Costs:
-    network = plan(architecture, space)
-    return {name: table.of_network(network) for name, table in tables.items()}
+    def costs(self, architecture: Architecture) -> Costs:
+        network = plan(architecture, self.space)
+        return {name: table.of_network(network) for name, table in self.tables.items()}
 
+    @property
+    def why_only_evaluated(self) -> str:
+        """An empty text where the pool can hold solved networks, else the reason why it cannot."""
+        if reason := self.layout.why_not_additive:
+            return f"Costs of this space do not add up block by block ({reason})."
+        return "" if self._saved is not None else self.files.trouble["effects"]
 
-def why_only_evaluated(files: RunFiles, space: SearchSpace) -> str:
-    """An empty text where the pool can hold solved networks, else the reason why it cannot."""
-    if reason := Layout(space).why_not_additive:
-        return f"Costs of this space do not add up block by block ({reason})."
-    return "" if _saved(files) is not None else files.trouble["effects"]
+    @property
+    def _saved(self) -> Mapping[str, Any] | None:
+        """The effects a front or an instant search wrote."""
+        if self.files.effects is not None:
+            return self.files.effects.worths.model_dump(exclude_none=True)
+        return None if self.files.search is None else self.files.search.details.get("worths")
 
+    @cached_property
+    def effects(self) -> Floats:
+        """What every choice adds to a network's score, in the order of `features`."""
+        saved, columns = self._saved, self.layout.columns
+        if saved is None:
+            raise BadInput("effects of choices must be known", remedy=self.files.trouble["effects"])
+        remedy = "Learn them again: `snugnet search RUN --method instant`."
+        if "value" not in saved:
+            rule = "saved effects must hold a value for each choice (these were saved by an older version)"
+            raise DamagedFile(rule, remedy=remedy)
+        effects = np.array(saved["value"], dtype=float)
+        if effects.shape != (columns,) or not np.isfinite(effects).all():
+            raise DamagedFile(f"saved effects must be {columns} numbers", value=effects.shape, remedy=remedy)
+        return effects
 
-def _saved(files: RunFiles) -> Mapping[str, Any] | None:
-    """The effects a front or an instant search wrote."""
-    if files.effects is not None:
-        return files.effects.worths.model_dump(exclude_none=True)
-    return None if files.search is None else files.search.details.get("worths")
+    @cached_property
+    def pool(self) -> list[PoolNetwork]:
+        """All networks the sliders may show, best first."""
+        networks = list(self.evaluated.values())
+        if not self.why_only_evaluated:
+            limits = self.limits.items()
+            held = {name: limit.effective(limit.asked) for name, limit in limits if limit.asked is not None}
+            solved = solve_grid(self.space, self.tables, self.effects, held)
+            networks += self._predicted([a for a in solved if str(a) not in self.evaluated])
+        return _undominated(networks)
 
+    def _predicted(self, solved: Sequence[Architecture]) -> Iterator[PoolNetwork]:
+        """Solved networks with the score and accuracy that lines through the evaluated ones give them."""
+        if not solved:
+            return
+        known = list(self.evaluated.values())
+        x = self._sums([row.architecture for row in known])
+        slope, intercept, error = _line(x, np.array([row.score for row in known]))
+        rise, level, _ = _line(x, np.array([row.accuracy for row in known], dtype=float))
+        for architecture, total in zip(solved, self._sums(solved).tolist()):
+            yield PoolNetwork(
+                architecture=architecture,
+                costs=self.costs(architecture),
+                score=intercept + slope * total - error,
+                accuracy=min(1.0, max(0.0, level + rise * total)) if len(known) >= _ENOUGH else None,
+                evaluated=False,
+            )
 
-def saved_effects(files: RunFiles, space: SearchSpace) -> Floats:
-    """What every choice adds to a network's score, in the order of `features`."""
-    saved = _saved(files)
-    if saved is None:
-        raise BadInput("effects of choices must be known", remedy=files.trouble["effects"])
-    remedy, columns = "Learn them again: `snugnet search RUN --method instant`.", Layout(space).columns
-    if "value" not in saved:
-        rule = "saved effects must hold a value for each choice (these were saved by an older version)"
-        raise DamagedFile(rule, remedy=remedy)
-    effects = np.array(saved["value"], dtype=float)
-    if effects.shape != (columns,) or not np.isfinite(effects).all():
-        raise DamagedFile(f"saved effects must be {columns} numbers", value=effects.shape, remedy=remedy)
-    return effects
+    def _sums(self, networks: Sequence[Architecture]) -> Floats:
+        """What the choices of each network add up to."""
+        sums: Floats = (
+            self.layout.features(self.layout.encode(list(networks))) @ self.effects if networks else np.zeros(0)
+        )
+        return sums
 
+    def why_another(self) -> str:
+        """Where the pool's best network under the run's own limits is not the chosen one: why."""
+        best, search = next(filter(self.fits, self.pool), None), self.files.search
+        if best is None or search is None or str(best.architecture) == search.architecture:
+            return ""
+        text = "This is not the network the run chose:"
+        if not best.evaluated:
+            return (
+                f"{text} by the effects of its choices it should be better, but the run has not evaluated it. "
+                "`snugnet search` with `--method instant` does."
+            )
+        if best.score > search.value:
+            return f"{text} it was evaluated after the search and its score is higher. `snugnet search` again takes it."
+        return f"{text} it has the same score and costs no more in any resource."
 
-def pool_of(files: RunFiles, space: SearchSpace, tables: Mapping[str, CostTable]) -> list[PoolNetwork]:
-    """All networks the sliders may show, best first."""
-    evaluated = evaluated_networks(files, space, tables)
-    networks = list(evaluated.values())
-    if not why_only_evaluated(files, space):
-        effects = saved_effects(files, space)
-        limits = asked_limits(files, tables)
-        held = {n: limit.effective(limit.asked) for n, limit in limits.items() if limit.asked is not None}
-        solved = [a for a in solve_grid(space, tables, effects, held) if str(a) not in evaluated]
-        networks += _predicted(solved, networks, space, tables, effects)
-    return _undominated(networks)
-
-
-def _predicted(
-    solved: Sequence[Architecture],
-    evaluated: Sequence[PoolNetwork],
-    space: SearchSpace,
-    tables: Mapping[str, CostTable],
-    effects: Floats,
-) -> Iterator[PoolNetwork]:
-    """Solved networks with the score and accuracy that lines through the evaluated ones give them."""
-    if not solved:
-        return
-    layout = Layout(space)
-    sums = layout.features(layout.encode(list(solved))) @ effects
-    known = [row.architecture for row in evaluated]
-    x = layout.features(layout.encode(known)) @ effects if known else np.zeros(0)
-    slope, intercept, error = _line(x, np.array([row.score for row in evaluated]))
-    accuracies = np.array([row.accuracy for row in evaluated], dtype=float)
-    rise, level, _ = _line(x, accuracies)
-    for architecture, total in zip(solved, sums.tolist()):
-        yield PoolNetwork(
-            architecture=architecture,
-            costs=_costs(architecture, space, tables),
-            score=intercept + slope * total - error,
-            accuracy=min(1.0, max(0.0, level + rise * total)) if len(known) >= _ENOUGH else None,
-            evaluated=False,
+    def remark_on_front(self) -> str:
+        """Why evaluated networks that fit stand above the chosen one in accuracy, where some do."""
+        search = self.files.search
+        if search is None:
+            return ""
+        fitting = [row for row in self.evaluated.values() if self.fits(row)]
+        above = [row for row in fitting if row.accuracy is not None and row.accuracy > search.accuracy]
+        if not above:
+            return ""
+        count = "One evaluated network" if len(above) == 1 else f"{len(above)} evaluated networks"
+        most = max(row.accuracy or 0.0 for row in above)
+        text = f"{count} within all limits had more right answers than the chosen one (up to {most:.2%})."
+        if max(row.score for row in above) > search.value:
+            return f"{text} The best of them was evaluated after the search: `snugnet search` again takes it."
+        return (
+            f"{text} The search ranks by score, accuracy minus calibrated loss, which tells networks apart on fewer "
+            "images; by score none of them is better."
         )
 
 
@@ -243,7 +285,8 @@ class _GridSolver:
         if not solution.ok:
             return None
         architecture = inside.architecture(solution.value)
-        answer = architecture, _costs(architecture, self._space, self._tables)
+        network = plan(architecture, self._space)
+        answer = architecture, {name: table.of_network(network) for name, table in self._tables.items()}
         self._answers.append((bounds, answer))
         return answer
 
@@ -266,53 +309,3 @@ def _undominated(networks: Sequence[PoolNetwork]) -> list[PoolNetwork]:
         if not any(all(other.costs[name] <= cost for name, cost in row.costs.items()) for other in kept):
             kept.append(row)
     return kept
-
-
-def fits(row: PoolNetwork, limits: Mapping[str, AskedLimit]) -> bool:
-    """Within every limit that was asked, by predicted costs against effective limits: the rule of the search."""
-    return all(
-        limit.asked is None or limit.needed(row.costs[name]) <= limit.asked * (1 + TOLERANCE)
-        for name, limit in limits.items()
-    )
-
-
-def why_another(files: RunFiles, pool: Sequence[PoolNetwork], limits: Mapping[str, AskedLimit]) -> str:
-    """Where the pool's best network under the run's own limits is not the chosen one: why."""
-    best = next((row for row in pool if fits(row, limits)), None)
-    if best is None or files.search is None or str(best.architecture) == files.search.architecture:
-        return ""
-    if not best.evaluated:
-        return (
-            "This is not the network the run chose: by the effects of its choices it should be better, but the run has "
-            "not evaluated it. `snugnet search` with `--method instant` does."
-        )
-    if best.score > files.search.value:
-        return (
-            "This is not the network the run chose: it was evaluated after the search and its score is higher. "
-            "`snugnet search` again takes it."
-        )
-    return "This is not the network the run chose: it has the same score and costs no more in any resource."
-
-
-def remark_on_front(files: RunFiles, space: SearchSpace, tables: Mapping[str, CostTable]) -> str:
-    """Why evaluated networks that fit stand above the chosen one in accuracy, where some do."""
-    if files.search is None:
-        return ""
-    accuracy, score = files.search.accuracy, files.search.value
-    limits = asked_limits(files, tables)
-    above = [
-        row
-        for row in evaluated_networks(files, space, tables).values()
-        if fits(row, limits) and row.accuracy is not None and row.accuracy > accuracy
-    ]
-    if not above:
-        return ""
-    count = "One evaluated network" if len(above) == 1 else f"{len(above)} evaluated networks"
-    most = max(row.accuracy or 0.0 for row in above)
-    text = f"{count} within all limits had more right answers than the chosen one (up to {most:.2%})."
-    if max(row.score for row in above) > score:
-        return f"{text} The best of them was evaluated after the search: `snugnet search` again takes it."
-    return (
-        f"{text} The search ranks by score, accuracy minus calibrated loss, which tells networks apart on fewer images; "
-        "by score none of them is better."
-    )

@@ -11,20 +11,9 @@ from typing import Any, Final
 
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, SnugnetError
-from snugnet.reporting.pool import (
-    AskedLimit,
-    PoolNetwork,
-    asked_limits,
-    evaluated_networks,
-    pool_of,
-    remark_on_front,
-    saved_effects,
-    why_another,
-    why_only_evaluated,
-)
+from snugnet.reporting.pool import AskedLimit, PoolNetwork, RunNetworks
 from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
 from snugnet.space.architecture import Architecture
-from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace, Stage
 from snugnet.space.spec import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.units import resource
@@ -44,21 +33,22 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
     except SnugnetError as error:
         space, unknown = None, str(error)
     known = space
+    networks = None if known is None else RunNetworks(files, known, tables)
 
-    def with_space(work: Callable[[SearchSpace], Section]) -> Section:
-        return {"missing": f"Not without knowing the space: {unknown}"} if known is None else work(known)
+    def with_space(work: Callable[[RunNetworks], Section]) -> Section:
+        return {"missing": f"Not without knowing the space: {unknown}"} if networks is None else work(networks)
 
     source = "search" if files.search is not None else "architecture"
     has_dots = files.evaluations is not None and files.search is not None
     return {
         "network": files.attempt("network", lambda: _chosen(files, known, tables), source),
         "check": files.attempt("check", lambda: _check(files), *([] if _fitted_networks(files) else ["check"])),
-        "front": files.attempt("front", lambda: _front(files, known, tables), *([] if has_dots else ["front"])),
-        "explorer": files.attempt("explorer", lambda: with_space(lambda s: _explorer(files, s, tables))),
+        "front": files.attempt("front", lambda: _front(files, networks), *([] if has_dots else ["front"])),
+        "explorer": files.attempt("explorer", lambda: with_space(_explorer)),
         "training": files.attempt("training", lambda: _curves(files.training or []), "training"),
         "finetuning": files.attempt("finetuning", lambda: _curves(files.finetuning or []), "finetuning"),
         "heat": files.attempt("heat", lambda: _heat(files, known), "search"),
-        "effects": files.attempt("effects", lambda: with_space(lambda s: _effects(files, s))),
+        "effects": files.attempt("effects", lambda: with_space(_effects)),
     }
 
 
@@ -124,13 +114,12 @@ def _without_space(architecture: Architecture) -> Section:
 # --- the explorer -----------------------------------------------------------------------------------------------------
 
 
-def _explorer(files: RunFiles, space: SearchSpace, tables: Tables) -> Section:
+def _explorer(known: RunNetworks) -> Section:
     """The pool and its sliders; parts of networks are listed once and named by number."""
-    pool, reason = pool_of(files, space, tables), why_only_evaluated(files, space)
+    pool, tables, space, limits, reason = known.pool, known.tables, known.space, known.limits, known.why_only_evaluated
     if not pool:
-        evaluations = files.trouble.get("evaluations", "No evaluated network is of this space.")
+        evaluations = known.files.trouble.get("evaluations", "No evaluated network is of this space.")
         raise BadInput("the explorer needs effects of choices or evaluated networks", remedy=f"{reason} {evaluations}")
-    limits = asked_limits(files, tables)
     parts: dict[Any, Section] = {}
     numbers: dict[Any, int] = {}
 
@@ -162,7 +151,7 @@ def _explorer(files: RunFiles, space: SearchSpace, tables: Tables) -> Section:
         "slots": [stage.max_depth for stage in space.stages],
         "networks": networks,
         "reason": reason,
-        "remark": why_another(files, pool, limits),
+        "remark": known.why_another(),
     }
 
 
@@ -176,14 +165,14 @@ def _slider(name: str, limit: AskedLimit, pool: Sequence[PoolNetwork]) -> Sectio
     return {"name": name, "unit": resource(name).unit, "ratio": ratio, **ends, "start": start}
 
 
-def _effects(files: RunFiles, space: SearchSpace) -> Section:
+def _effects(known: RunNetworks) -> Section:
     """What every choice adds to the score against the mean of its block, and every depth against the mean of its stage."""
-    if reason := why_only_evaluated(files, space):
+    if reason := known.why_only_evaluated:
         return {"missing": reason}
-    layout, stages = Layout(space), []
-    columns = layout.split(saved_effects(files, space))
+    layout, stages = known.layout, []
+    columns = layout.split(known.effects)
     options = layout.by_stage(columns.options)
-    for index, stage in enumerate(space.stages):
+    for index, stage in enumerate(known.space.stages):
         alpha = [(row - row.mean()).tolist() for row in options[index]]
         beta = (columns.depths[index] - columns.depths[index].mean()).tolist()
         words = {"name": f"Stage {index + 1}", "choices": _labels(stage), "depths": list(stage.depths)}
@@ -223,7 +212,7 @@ def _check(files: RunFiles) -> Section:
     return section
 
 
-def _front(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Section:
+def _front(files: RunFiles, known: RunNetworks | None) -> Section:
     """Accuracy against one resource: the front, every network that was evaluated, the chosen one before and after tuning."""
     search, front = files.search, files.front
     name = front.resource if front is not None else next(iter(search.limits if search is not None else {}))
@@ -232,10 +221,9 @@ def _front(files: RunFiles, space: SearchSpace | None, tables: Tables) -> Sectio
         section["points"] = [[p.predicted[name], p.accuracy, p.architecture] for p in front.points]
     else:
         section["note"] = files.trouble["front"]
-    if space is not None and name in tables:
-        rows = evaluated_networks(files, space, tables)
-        section["evaluated"] = [[row.costs[name], row.accuracy, text] for text, row in rows.items()]
-        section["remark"] = remark_on_front(files, space, tables)
+    if known is not None and name in known.tables:
+        section["evaluated"] = [[row.costs[name], row.accuracy, text] for text, row in known.evaluated.items()]
+        section["remark"] = known.remark_on_front()
     if search is not None and name in search.predicted:
         section["chosen"] = [search.predicted[name], search.accuracy]
     section["limit"] = files.limit_of(name)
