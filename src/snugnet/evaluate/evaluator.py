@@ -107,15 +107,16 @@ class Evaluator:
     def _score(self, architecture: Architecture, images: int) -> Score:
         key = architecture, images
         if key not in self._scores:
-            found = subnetwork_answers(
-                self.supernet, architecture, self.cache, self.split, limit=images, seed=self.seed
-            )
-            self._scores[key] = found.score()
-            self.images += images
+            self._scores[key] = self._evaluate(architecture, images)
             self.evaluated += 1
             if self._journal is not None:
                 self._journal.append({"network": str(architecture), **self._scores[key].to_json()})
         return self._scores[key]
+
+    def _evaluate(self, architecture: Architecture, images: int) -> Score:
+        self.images += images
+        options: dict[str, Any] = {"limit": images, "seed": self.seed}
+        return subnetwork_answers(self.supernet, architecture, self.cache, self.split, **options).score()
 
     def _take_over(self) -> None:
         """What earlier searches of the same weights and images have evaluated."""
