@@ -14,8 +14,7 @@ from small_network import CARD, small_network
 from snugnet.costs import analytic
 from snugnet.deploy import export as exporting
 from snugnet.deploy.certificate import certify
-from snugnet.deploy.export import Exported, export
-from snugnet.deploy.onnx_file import stamp
+from snugnet.deploy.export import Exported, export, stamp
 from snugnet.deploy.prediction import open_onnx
 from snugnet.errors import BadInput, DamagedFile, FileTrouble
 

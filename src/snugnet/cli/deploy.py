@@ -163,7 +163,7 @@ def _certificate(file: Path, saved: NetworkFile, given: Path | None) -> dict[str
 
 def _stamp(exported: Exported, saved: NetworkFile, promise: dict[str, Any], given: Path | None) -> Exported:
     """With the certificate's hash and limits inside, if it is of this network, as weights or as a graph."""
-    from snugnet.deploy.onnx_file import stamp
+    from snugnet.deploy.export import stamp
 
     if not promise:
         return exported

@@ -29,8 +29,8 @@ from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
 from snugnet.deploy.card import Certificate, CertifiedNetwork, Line
+from snugnet.deploy.export import card_in, graph_hash, random_images
 from snugnet.deploy.network_file import plan_in, read_network
-from snugnet.deploy.onnx_file import card_in, graph_hash, random_images
 from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import Timings, TimingSettings, pooled, raised_priority, time_subjects

@@ -17,8 +17,8 @@ from torch import Tensor
 from snugnet.costs.graph import read_graph
 from snugnet.data.folder import central_square, open_image
 from snugnet.deploy.card import Card
+from snugnet.deploy.export import card_in, checked_metadata, open_session, run_session
 from snugnet.deploy.network_file import NetworkFile, read_network
-from snugnet.deploy.onnx_file import card_in, checked_metadata, open_session, run_session
 from snugnet.errors import BadInput, FileTrouble
 
 BATCH: Final = 32

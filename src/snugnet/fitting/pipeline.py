@@ -24,9 +24,8 @@ from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
 from snugnet.deploy.certificate import OpensOnnx, certify
-from snugnet.deploy.export import export
+from snugnet.deploy.export import export, stamp
 from snugnet.deploy.network_file import load
-from snugnet.deploy.onnx_file import stamp
 from snugnet.devices import by_name
 from snugnet.devices.device import Device
 from snugnet.devices.timing import TimingSettings
