@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from snugnet.budgets.feasible_set import Selection
 from snugnet.errors import BadArchitecture, BadSpace
 from snugnet.space import parse, plan, preset, sample_many
-from snugnet.space.layout import Layout, Selection, Slot
+from snugnet.space.layout import Layout, Slot
 
 SMALL = preset("hardcore-thin-lowres", classes=10)
 SEVERAL = replace(SMALL, resolutions=(24, 28, 32))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +20,99 @@ from snugnet import units
 from snugnet.budgets.budget import Budget
 from snugnet.budgets.limits import Limits, Tables, at_least, limits_of, too_little
 from snugnet.costs.table import CostTable
-from snugnet.errors import Infeasible
+from snugnet.errors import BadArchitecture, Infeasible
 from snugnet.solve import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts, explain, fits
 from snugnet.space.architecture import Architecture
-from snugnet.space.layout import Layout, Selection
+from snugnet.space.layout import Choices, Layout, Slot
 from snugnet.space.space import BlockChoice, SearchSpace
 from snugnet.space.spec import LayerSpec
 
 Floats = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What limits leave of an additive layout: the forms of a solver's problem, whose slots and options are fewer.
+
+    `choices[stage][position]` lists the numbers of the choices that are left: option c of the problem's slot is choice
+    `choices[stage][position][c]`. Positions that no allowed depth reaches are not listed.
+    """
+
+    layout: Layout
+    choices: tuple[tuple[tuple[int, ...], ...], ...]
+    depths: tuple[tuple[int, ...], ...]  # per stage
+
+    @cached_property
+    def slots(self) -> list[tuple[int, list[int]]]:
+        """Per slot of the problem: its number in the layout, and the numbers of the choices that are left."""
+        numbers = {slot: number for number, slot in enumerate(self.layout.slots)}
+        return [
+            (numbers[Slot(s, d)], list(left)) for s, stage in enumerate(self.choices) for d, left in enumerate(stage)
+        ]
+
+    @cached_property
+    def depth_numbers(self) -> list[list[int]]:
+        """Per stage: which of its depths are left."""
+        stages = self.layout.space.stages
+        return [[stage.depths.index(d) for d in left] for stage, left in zip(stages, self.depths)]
+
+    def narrow(self, options: Sequence[Floats], depths: Sequence[Floats]) -> tuple[list[Floats], list[Floats]]:
+        """Numbers per slot and per stage of the space, reduced to what is left."""
+        return (
+            [np.asarray(options[number], float)[left] for number, left in self.slots],
+            [np.asarray(row, float)[left] for row, left in zip(depths, self.depth_numbers, strict=True)],
+        )
+
+    def widen(self, alpha: Sequence[Floats], beta: Sequence[Floats]) -> tuple[list[Floats], list[Floats]]:
+        """A relaxed point over all of the space: a row per slot and one per stage.
+
+        What was ruled out has probability zero; a slot that cannot run is uniform, for it never runs.
+        """
+        space = self.layout.space
+        sizes = [len(self.layout.choices(*slot)) for slot in self.layout.slots]
+        wide = [np.full(size, 1.0 / size) for size in sizes]
+        for (number, left), row in zip(self.slots, alpha, strict=True):
+            wide[number] = np.zeros(sizes[number])
+            wide[number][left] = row
+        depths = [np.zeros(len(stage.depths)) for stage in space.stages]
+        for target, left, row in zip(depths, self.depth_numbers, beta, strict=True):
+            target[left] = row
+        return wide, depths
+
+    def numbers(self, options: Sequence[int], depths: Sequence[int]) -> Choices:
+        """A choice of the problem as one of the layout: the numbers of the choices, idle slots say 0."""
+        numbers = [0] * len(self.layout.slots)
+        for (number, left), option in zip(self.slots, options, strict=True):
+            stage, position = self.layout.slots[number]
+            numbers[number] = left[option] if position < depths[stage] else 0
+        return tuple(numbers), tuple(depths)
+
+    def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
+        """The network that a choice of the problem stands for."""
+        return self.layout.architecture(*self.numbers(options, depths))
+
+    def choice(self, architecture: Architecture) -> Choices:
+        """The choice of the problem that stands for an architecture; an error if it was ruled out."""
+        numbers, depths = self.layout.choice(architecture)
+        for stage, depth in enumerate(depths):
+            if depth not in self.depths[stage]:
+                raise _ruled_out(f"the depth of stage {stage + 1}", depth)
+        options = []
+        for number, left in self.slots:
+            stage, position = self.layout.slots[number]
+            runs = position < depths[stage]
+            if runs and numbers[number] not in left:
+                block = architecture.stages[stage].blocks[position]
+                raise _ruled_out(f"stage {stage + 1}, block {position + 1}", str(block))
+            options.append(left.index(numbers[number]) if runs else 0)
+        return tuple(options), depths
+
+
+def _ruled_out(what: str, value: object) -> BadArchitecture:
+    return BadArchitecture(
+        f"{what} must be left by the limit on memory", value=value, remedy="Choose smaller blocks, or raise the limit."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

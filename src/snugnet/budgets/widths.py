@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -23,9 +22,8 @@ from snugnet.errors import BadSpace
 from snugnet.solve import Point, project
 from snugnet.solve.elasticity import ScaledWidths, WidthCosts, WidthProblem, scale_widths
 from snugnet.solve.problem import Floats
-from snugnet.space.architecture import Architecture, Block, StageChoice
-from snugnet.space.layout import Choices, Layout, Slot
-from snugnet.space.spec import Place
+from snugnet.space.architecture import Architecture
+from snugnet.space.layout import Choices, Layout
 
 WidthTable = Sequence[Sequence[int]]
 """[slot][choice]: the middle width a choice has now."""
@@ -42,14 +40,8 @@ class Widths:
         self._tables = {name: envelope(table) for name, table in limits.tables.items()}
         self._curves: dict[tuple[str, int, int], Floats] = {}
 
-    @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """Per slot."""
-        rows = [[*self.layout.places(s, self.space.resolutions[0])] for s in range(len(self.space.stages))]
-        return tuple(rows[s][min(d, len(rows[s]) - 1)] for s, d in self.layout.slots)
-
     def mid_range(self, slot: int, choice: int) -> range:
-        return self.layout.mid_range(self.places[slot], choice)
+        return self.layout.mid_range(self.layout.slot_places[slot], choice)
 
     def starts(self) -> list[list[int]]:
         """[slot][choice]: the widths a search starts with."""
@@ -59,7 +51,7 @@ class Widths:
         """What a choice costs at every width of its range, narrowest first."""
         key = name, slot, choice
         if key not in self._curves:
-            place = self.places[slot]
+            place = self.layout.slot_places[slot]
             specs = [self.layout.block_spec(place, choice, m) for m in self.mid_range(slot, choice)]
             costs = [self._tables[name].of_part(spec) for spec in specs]
             self._curves[key] = np.maximum.accumulate(np.array(costs, float))
@@ -86,10 +78,8 @@ class Widths:
         running = self.running(numbers)
         free = [s for s in running if len(self.mid_range(s, numbers[0][s])) > 1]
         if not free:
-            raise BadSpace(
-                f"a block of space {self.space.name!r} must have a range of middle widths to be scaled",
-                remedy="Give its choices an expand_range, or use another method.",
-            )
+            rule = f"a block of space {self.space.name!r} must have a range of middle widths to be scaled"
+            raise BadSpace(rule, remedy="Give its choices an expand_range, or use another method.")
         resources = []
         for name, limit in self.limits.items():
             fixed = [float(self.curve(name, s, numbers[0][s])[0]) for s in running if s not in free]
@@ -119,23 +109,9 @@ class Widths:
 
     def architecture(self, numbers: Choices, widths: WidthTable | dict[int, int]) -> Architecture:
         """The network of these choices; `widths` by slot and choice, or by slot."""
-        options = numbers[0]
-        by_stage: list[list[Block]] = [[] for _ in self.space.stages]
-        for s in self.running(numbers):
-            slot: Slot = self.layout.slots[s]
-            choice = self.layout.choices(*slot)[options[s]]
-            mid = None
-            if choice.expand_range is not None:
-                mid = widths[s] if isinstance(widths, dict) else widths[s][options[s]]
-            by_stage[slot.stage].append(Block.of(choice, mid))
-        stages = tuple(
-            StageChoice(width=stage.widths[0], blocks=tuple(blocks))
-            for stage, blocks in zip(self.space.stages, by_stage)
-        )
-        space = self.space
-        return Architecture(
-            resolution=space.resolutions[0], stem=space.stem.widths[0], stages=stages, head=space.head.widths[0]
-        )
+        if not isinstance(widths, dict):
+            widths = {s: widths[s][numbers[0][s]] for s in self.running(numbers)}
+        return self.layout.architecture(*numbers, widths)
 
     def strongest(self, alpha: Sequence[Floats], beta: Sequence[Floats]) -> Choices:
         """The strongest choice of every slot and depth of every stage; the first wins a tie. Idle slots say 0."""
@@ -170,9 +146,8 @@ def finish(
     message = str(scaled.status.message)
     if repaired:
         numbers = _repaired(feasible_narrowest(widths.limits), alpha, beta, time_limit)
-        again, by_slot = widths.scaled(numbers, now)
+        scaled, by_slot = widths.scaled(numbers, now)
         message = f"at the strongest choices {message}; so the most probable network that fits was taken instead"
-        scaled = again
     return Finished(
         architecture=widths.architecture(numbers, by_slot),
         numbers=numbers,
@@ -187,10 +162,4 @@ def _repaired(inside: FeasibleSet, alpha: Sequence[Floats], beta: Sequence[Float
     """The most probable network that fits at its narrowest widths: exact, depths and choices jointly."""
     by_slot, by_stage = inside.left.narrow(alpha, beta)
     choice = project(inside.problem, Point(tuple(by_slot), tuple(by_stage)), time_limit=time_limit).value
-    numbers = [0] * len(inside.left.layout.slots)
-    for (number, left), option in zip(inside.left.slots, choice.options, strict=True):
-        numbers[number] = left[option]
-    slots = inside.left.layout.slots
-    return tuple(
-        n if slot.position < choice.depths[slot.stage] else 0 for n, slot in zip(numbers, slots)
-    ), choice.depths
+    return inside.left.numbers(choice.options, choice.depths)

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from snugnet.costs.table import CostTable
-from snugnet.space.spec import BlockSpec, LayerSpec
+from snugnet.costs.table import CostTable, width_curves
+from snugnet.space.spec import LayerSpec
 
 
 def smoothed(costs: Mapping[LayerSpec, float]) -> dict[LayerSpec, float]:
     """The costs with every curve over middle widths rising; those that rise already keep every bit."""
     rising = dict(costs)
-    for parts in _curves(costs):
+    for parts in width_curves(costs).values():
         values = [costs[part] for part in parts]
         if (np.diff(values) < 0).any():
             rising |= dict(zip(parts, isotonic_regression(values).x.tolist()))
@@ -30,15 +30,6 @@ def smoothed(costs: Mapping[LayerSpec, float]) -> dict[LayerSpec, float]:
 def envelope(table: CostTable) -> CostTable:
     """The table with each entry raised to the dearest narrower one; the same object where nothing falls."""
     rising = dict(table.costs)
-    for parts in _curves(table.costs):
+    for parts in width_curves(table.costs).values():
         rising |= dict(zip(parts, np.maximum.accumulate([table.costs[part] for part in parts]).tolist()))
     return table if rising == table.costs else replace(table, costs=rising)
-
-
-def _curves(costs: Mapping[LayerSpec, float]) -> list[list[BlockSpec]]:
-    """Blocks alike except for their middle width, narrow ones first."""
-    alike: dict[BlockSpec, list[BlockSpec]] = {}
-    for part in costs:
-        if isinstance(part, BlockSpec):
-            alike.setdefault(replace(part, mid_channels=0), []).append(part)
-    return [sorted(parts, key=lambda part: part.mid_channels) for parts in alike.values() if len(parts) > 1]

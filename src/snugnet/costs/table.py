@@ -157,11 +157,8 @@ class CostTable:
     @cached_property
     def _by_mid_channels(self) -> dict[BlockSpec, list[tuple[int, float]]]:
         """Blocks alike except for their middle width -> (middle, cost), rising."""
-        alike: dict[BlockSpec, list[tuple[int, float]]] = {}
-        for part, cost in self.costs.items():
-            if isinstance(part, BlockSpec):
-                alike.setdefault(replace(part, mid_channels=0), []).append((part.mid_channels, cost))
-        return {key: sorted(points) for key, points in alike.items()}
+        curves = width_curves(self.costs)
+        return {key: [(part.mid_channels, self.costs[part]) for part in parts] for key, parts in curves.items()}
 
     def _holds(self, part: LayerSpec) -> bool:
         try:
@@ -182,6 +179,15 @@ class CostTable:
         rule = f"the {self.resource} table must hold every part of the network"
         remedy = "It was made for another space or resolution; make one for this network's space."
         raise TableMismatch(rule, value=part.label, remedy=remedy)
+
+
+def width_curves(parts: Iterable[LayerSpec]) -> dict[BlockSpec, list[BlockSpec]]:
+    """Blocks alike except for their middle width, narrow ones first; the key is such a block without one."""
+    alike: dict[BlockSpec, list[BlockSpec]] = {}
+    for part in parts:
+        if isinstance(part, BlockSpec):
+            alike.setdefault(replace(part, mid_channels=0), []).append(part)
+    return {key: sorted(blocks, key=lambda block: block.mid_channels) for key, blocks in alike.items()}
 
 
 def _along(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

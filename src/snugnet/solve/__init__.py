@@ -1,10 +1,10 @@
 """The mathematics of hard budgets, on plain numbers: numpy, HiGHS and Clarabel; knows no networks.
 
 Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadratic`, `frank_wolfe_steps` and `projection`;
-`infeasible` explains limits; `adaptive` spends evaluations, with the `posterior` of effects.
+`infeasible` explains limits; `adaptive` spends evaluations, by the posterior of effects.
 """
 
-from snugnet.solve.adaptive import AdaptiveSearch, Evaluation, adaptive_maximise
+from snugnet.solve.adaptive import AdaptiveSearch, EffectsPosterior, Evaluation, adaptive_maximise
 from snugnet.solve.frank_wolfe_steps import (
     Block,
     FrankWolfeState,
@@ -20,7 +20,6 @@ from snugnet.solve.frank_wolfe_steps import (
 from snugnet.solve.infeasible import explain, fits, min_max_utilisation, shadow_prices
 from snugnet.solve.integer import best_choice, best_choices
 from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
-from snugnet.solve.posterior import EffectsPosterior
 from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Outcome, Point, Problem, ResourceCosts
 from snugnet.solve.projection import argmax_baseline, project, project_alternating, projection_objective
 from snugnet.solve.quadratic import balanced_start

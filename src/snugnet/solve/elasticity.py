@@ -58,22 +58,17 @@ class WidthProblem:
         for resource in self.resources:
             sizes = [high - low + 1 for low, high in zip(self.low, self.high)]
             if [len(row) for row in resource.layers] != sizes:
-                raise BadProblem(
-                    f"{resource.name} must have a cost for every width of every layer ({sizes})",
-                    value=[len(row) for row in resource.layers],
-                    remedy="Give one cost per whole width from low to high.",
-                )
+                rule = f"{resource.name} must have a cost for every width of every layer ({sizes})"
+                remedy = "Give one cost per whole width from low to high."
+                raise BadProblem(rule, value=[len(row) for row in resource.layers], remedy=remedy)
             for layer, row in enumerate(resource.layers):
                 if not (np.isfinite(row).all() and (row >= 0).all() and (np.diff(row) >= 0).all()):
-                    raise BadProblem(
-                        f"{resource.name} of layer {layer} must be finite, not negative and rise with the width",
-                        value=np.round(row, 6).tolist(),
-                        remedy="Make the table monotone first (costs.monotone).",
-                    )
+                    rule = f"{resource.name} of layer {layer} must be finite, not negative and rise with the width"
+                    remedy = "Make the table monotone first (costs.monotone)."
+                    raise BadProblem(rule, value=np.round(row, 6).tolist(), remedy=remedy)
             if not resource.limit > 0:
-                raise BadProblem(
-                    f"the limit on {resource.name} must be positive", value=resource.limit, remedy="Raise it."
-                )
+                rule = f"the limit on {resource.name} must be positive"
+                raise BadProblem(rule, value=resource.limit, remedy="Raise it.")
 
     def cost(self, widths: Sequence[int]) -> dict[str, float]:
         """What the widths cost of each resource."""
@@ -124,11 +119,8 @@ def scale_widths(problem: WidthProblem, widths: Sequence[int]) -> ScaledWidths:
 
 def _check_start(problem: WidthProblem, widths: Ints) -> None:
     if len(widths) != len(problem.low) or (widths < problem.low).any() or (widths > problem.high).any():
-        raise BadProblem(
-            "every layer must start with a width within its bounds",
-            value=widths.tolist(),
-            remedy=f"Bounds are {list(zip(problem.low, problem.high))}.",
-        )
+        remedy = f"Bounds are {list(zip(problem.low, problem.high))}."
+        raise BadProblem("every layer must start with a width within its bounds", value=widths.tolist(), remedy=remedy)
 
 
 def _way(problem: WidthProblem, widths: Ints, moving: Ints, sign: int) -> Ints:

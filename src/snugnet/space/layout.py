@@ -9,15 +9,15 @@ largest depth. From that order follow
     relaxed point  probabilities: `alpha` a row per slot over the choices, `beta` a row per stage over its depths
     columns        indicators for linear models: [slot, choice], then [stage, depth], then one per resolution (if several)
 
-and `Layout` converts between them. `Selection` is what limits leave of a layout: fewer choices in a slot, fewer depths.
-The layers of a space are walked here once as well: `places` says where a block can stand, `distinct_specs` lists what has
-to be measured, `slot_specs` arranges the blocks where costs add up slot by slot.
+and `Layout` converts between them (`snugnet.budgets.feasible_set.Selection` where limits leave fewer choices or depths). The
+layers of a space are walked here once as well: `places` says where a block can stand, `distinct_specs` lists what has to be
+measured, `slot_specs` arranges the blocks where costs add up slot by slot.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, final
@@ -239,14 +239,19 @@ class Layout:
                 raise BadArchitecture(rule, value=block.mid_channels, remedy=remedy)
         return tuple(options.values()), architecture.depths
 
-    def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
-        """The network of an additive space that a choice stands for; free middle widths stand at their start."""
+    def architecture(
+        self, options: Sequence[int], depths: Sequence[int], widths: Mapping[int, int] | None = None
+    ) -> Architecture:
+        """The network of an additive space that a choice stands for; free middle widths as `widths` has them, by number of
+        the slot, or at their start."""
         self.require_additive()
-        numbers = self.by_stage(options)
+        numbers, given = {slot: number for number, slot in enumerate(self.slots)}, widths or {}
 
         def block(slot: Slot, in_channels: int) -> Block:
-            choice = self.choices(*slot)[numbers[slot.stage][slot.position]]
-            return Block.of(choice, self.space.rules.mid_channels(choice, in_channels) if choice.expand_range else None)
+            choice = self.choices(*slot)[options[numbers[slot]]]
+            if choice.expand_range is None:
+                return Block.of(choice)
+            return Block.of(choice, given.get(numbers[slot]) or self.space.rules.mid_channels(choice, in_channels))
 
         places = [stage.depths.index(depth) for stage, depth in zip(self.space.stages, depths)]
         return self.assemble(0, 0, 0, [0] * len(places), places, block)
@@ -368,15 +373,18 @@ class Layout:
             )
 
     @cached_property
+    def slot_places(self) -> tuple[Place, ...]:
+        """Per slot of an additive space: where its block stands."""
+        self.require_additive()
+        resolution, stages = self.space.resolutions[0], range(len(self.space.stages))
+        places = [[*self.places(stage, resolution)] for stage in stages]  # one per distinct position
+        return tuple(places[s][min(d, len(places[s]) - 1)] for s, d in self.slots)
+
+    @cached_property
     def slot_specs(self) -> tuple[tuple[BlockSpec, ...], ...]:
         """[slot][choice]: the blocks of an additive space; free middle widths stand at their start."""
-        self.require_additive()
-        specs = []
-        for stage, position in self.slots:
-            places = [*self.places(stage, self.space.resolutions[0])]  # one per distinct position
-            place = places[min(position, len(places) - 1)]
-            specs.append(tuple(self.block_spec(place, c) for c in range(len(self.choices(stage, position)))))
-        return tuple(specs)
+        choices = [range(len(self.choices(*slot))) for slot in self.slots]
+        return tuple(tuple(self.block_spec(p, c) for c in numbers) for p, numbers in zip(self.slot_places, choices))
 
     @property
     def ends(self) -> tuple[StemSpec, HeadSpec]:
@@ -386,92 +394,8 @@ class Layout:
         return self.stem_specs(resolution)[0], self.head_specs(resolution)[0][0]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """What limits leave of an additive layout: the forms of a solver's problem, whose slots and options are fewer.
-
-    `choices[stage][position]` lists the numbers of the choices that are left: option c of the problem's slot is choice
-    `choices[stage][position][c]`. Positions that no allowed depth reaches are not listed.
-    """
-
-    layout: Layout
-    choices: tuple[tuple[tuple[int, ...], ...], ...]
-    depths: tuple[tuple[int, ...], ...]  # per stage
-
-    @cached_property
-    def slots(self) -> list[tuple[int, list[int]]]:
-        """Per slot of the problem: its number in the layout, and the numbers of the choices that are left."""
-        numbers = {slot: number for number, slot in enumerate(self.layout.slots)}
-        return [
-            (numbers[Slot(s, d)], list(left)) for s, stage in enumerate(self.choices) for d, left in enumerate(stage)
-        ]
-
-    @cached_property
-    def depth_numbers(self) -> list[list[int]]:
-        """Per stage: which of its depths are left."""
-        stages = self.layout.space.stages
-        return [[stage.depths.index(d) for d in left] for stage, left in zip(stages, self.depths)]
-
-    def narrow(
-        self, options: Sequence[FloatArray], depths: Sequence[FloatArray]
-    ) -> tuple[list[FloatArray], list[FloatArray]]:
-        """Numbers per slot and per stage of the space, reduced to what is left."""
-        return (
-            [np.asarray(options[number], float)[left] for number, left in self.slots],
-            [np.asarray(row, float)[left] for row, left in zip(depths, self.depth_numbers, strict=True)],
-        )
-
-    def widen(
-        self, alpha: Sequence[FloatArray], beta: Sequence[FloatArray]
-    ) -> tuple[list[FloatArray], list[FloatArray]]:
-        """A relaxed point over all of the space: a row per slot and one per stage.
-
-        What was ruled out has probability zero; a slot that cannot run is uniform, for it never runs.
-        """
-        space = self.layout.space
-        sizes = [len(self.layout.choices(*slot)) for slot in self.layout.slots]
-        wide = [np.full(size, 1.0 / size) for size in sizes]
-        for (number, left), row in zip(self.slots, alpha, strict=True):
-            wide[number] = np.zeros(sizes[number])
-            wide[number][left] = row
-        depths = [np.zeros(len(stage.depths)) for stage in space.stages]
-        for target, left, row in zip(depths, self.depth_numbers, beta, strict=True):
-            target[left] = row
-        return wide, depths
-
-    def architecture(self, options: Sequence[int], depths: Sequence[int]) -> Architecture:
-        """The network that a choice of the problem stands for."""
-        numbers = [0] * len(self.layout.slots)
-        for (number, left), option in zip(self.slots, options, strict=True):
-            numbers[number] = left[option]
-        return self.layout.architecture(numbers, depths)
-
-    def choice(self, architecture: Architecture) -> Choices:
-        """The choice of the problem that stands for an architecture; an error if it was ruled out."""
-        numbers, depths = self.layout.choice(architecture)
-        for stage, depth in enumerate(depths):
-            if depth not in self.depths[stage]:
-                raise _ruled_out(f"the depth of stage {stage + 1}", depth)
-        options = []
-        for number, left in self.slots:
-            stage, position = self.layout.slots[number]
-            runs = position < depths[stage]
-            if runs and numbers[number] not in left:
-                block = architecture.stages[stage].blocks[position]
-                raise _ruled_out(f"stage {stage + 1}, block {position + 1}", str(block))
-            options.append(left.index(numbers[number]) if runs else 0)
-        return tuple(options), depths
-
-
 def _evenly(mid_range: range, count: int) -> list[int]:
     """`count` values of a range, both ends included; all where it has no more."""
     if len(mid_range) <= count:
         return list(mid_range)
     return sorted({mid_range[round(step * (len(mid_range) - 1) / (count - 1))] for step in range(count)})
-
-
-def _ruled_out(what: str, value: object) -> BadArchitecture:
-    return BadArchitecture(
-        f"{what} must be left by the limit on memory", value=value, remedy="Choose smaller blocks, or raise the limit."
-    )
