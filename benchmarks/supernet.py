@@ -1,6 +1,6 @@
 """What sharing costs: super-network steps against plain steps of the largest network, in one interleaved run.
 
-    python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128,tfnas]
+    python benchmarks/supernet.py [--json] [--rounds 31] [--only lowres,64,128,tfnas,sandwich]
 
 A step is forward, cross entropy, backward. Contestants take turns; reported are ratios of medians:
 - multipath_over_heaviest_*: a path per image against the largest sub-network built as a plain network;
@@ -8,7 +8,10 @@ A step is forward, cross entropy, backward. Contestants take turns; reported are
 - relaxed_gradient_over_heaviest_64: gradient with respect to alpha and beta, one sampled path per image;
 - multipath_peak_memory_over_heaviest_128: most bytes of tensors alive during a step;
 - bisampling_over_two_plain: TF-NAS's weight step (two paths of separate operations, all depths, one backward, clipping, SGD)
-  against two steps of the same two networks built plainly at full depth, clipping and SGD included.
+  against two steps of the same two networks built plainly at full depth, clipping and SGD included;
+- sandwich_over_plain_sum: a sandwich step in AttentiveNAS's space (largest, two random, smallest network, distilled in
+  place, images resized to each; clipping and one SGD step) against the sum of plain steps of the same four, each built
+  alone and fed at its resolution, clipping and SGD included.
 Tensors are in channels-last memory for all. "lowres" is the low-resolution space at 28 px, batch 128.
 """
 
@@ -29,10 +32,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from snugnet.budgets import Budget
 from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
+from snugnet.evaluate.scoring import resized
 from snugnet.nets import MixedSupernet, build
 from snugnet.nets.supernet import Supernet
 from snugnet.searching.objective import fixed_weights
-from snugnet.space import largest, preset, sample
+from snugnet.space import Architecture, largest, preset, sample, smallest
 from snugnet.training import methods, optimiser
 from snugnet.training.methods._tfnas import weight_loss
 
@@ -177,6 +181,47 @@ class BiSampling:
             sgd.step()
 
 
+class Four:
+    """The four networks of a sandwich step: through the super-network, and as plain networks of their own."""
+
+    def __init__(self) -> None:
+        self.space = preset("attentive", classes=1000, resolution=96)
+        torch.manual_seed(0)
+        self.images = torch.randn(32, 3, 96, 96).to(memory_format=LAST)
+        self.targets = F.one_hot(torch.randint(1000, (32,)), 1000).float()
+        self.supernet = Supernet(self.space).to(memory_format=LAST).train()
+        rng = np.random.default_rng(0)
+        self.networks = [largest(self.space), *(sample(self.space, rng) for _ in range(2)), smallest(self.space)]
+        self.method = methods.sandwich(dropout=0.0, drop_connect=0.0)
+
+    def contestants(self) -> dict[str, Callable[[], None]]:
+        plain = {str(i): self.stepping(*self.plain(a)) for i, a in enumerate(self.networks)}
+        return {"sandwich": self.stepping(self.supernet, self.four), **plain}
+
+    def stepping(self, network: torch.nn.Module, backward: Callable[[], None]) -> Callable[[], None]:
+        sgd = optimiser.build(network, self.method, fused=True)
+
+        def step() -> None:
+            sgd.zero_grad(set_to_none=True)
+            backward()
+            torch.nn.utils.clip_grad_value_(network.parameters(), 1.0)
+            sgd.step()
+
+        return step
+
+    def four(self) -> None:
+        teacher = self.supernet(self.images, self.networks[0])
+        F.cross_entropy(teacher, self.targets).backward()
+        for network in self.networks[1:]:
+            student = self.supernet(self.images, network)
+            self.method.distillation(student, teacher.detach(), self.targets)[0].backward()
+
+    def plain(self, architecture: Architecture) -> tuple[torch.nn.Module, Callable[[], None]]:
+        network = build(architecture, self.space).to(memory_format=LAST).train()
+        images = resized(self.images, architecture.resolution).contiguous(memory_format=LAST)
+        return network, lambda: F.cross_entropy(network(images), self.targets).backward()
+
+
 def measure(rounds: int, only: set[str]) -> dict[str, float]:
     result: dict[str, float] = {}
     if "lowres" in only:
@@ -206,6 +251,10 @@ def measure(rounds: int, only: set[str]) -> dict[str, float]:
         sums = {kind: sum(t[f"{kind} {n}"] for n in range(3)) for kind, _ in kinds}
         result["bisampling_over_two_plain"] = sums["bisampling"] / sums["two_plain"]
         result["two_plain_64_s"] = sums["two_plain"] / 3
+    if "sandwich" in only:
+        t = median_times(Four().contestants(), max(5, rounds // 3))
+        result["sandwich_over_plain_sum"] = t["sandwich"] / sum(s for name, s in t.items() if name != "sandwich")
+        result["sandwich_s"] = t["sandwich"]
     return {name: round(value, 4) for name, value in result.items()}
 
 
@@ -214,7 +263,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="lowres,64,128,tfnas")
+    parser.add_argument("--only", default="lowres,64,128,tfnas,sandwich")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = measure(options.rounds, set(options.only.split(",")))

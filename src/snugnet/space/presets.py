@@ -16,6 +16,7 @@ from snugnet.errors import BadInput, UnknownName
 from snugnet.space.space import Activation, BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem, round_channels
 
 Acts = tuple[Activation, ...]
+_Rows = tuple[tuple[tuple[int, ...], tuple[int, int], tuple[int, ...], float, int], ...]
 _TF_NAS_RULES = BlockRules(se_of="input", se_divisor=1, se_act="block", se_gate="sigmoid", share=False)
 _HARDCORE_WIDTHS = (24, 40, 80, 112, 192)
 
@@ -81,7 +82,7 @@ def tfnas_mbv2(*, classes: int = 1000, resolution: int = 224, width: float = 1.0
 def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
     """AttentiveNAS and AlphaNet: width, kernel, expansion and depth per stage, four input resolutions."""
     form = _Form("attentive", classes, resolution, width, lowres)
-    rows: tuple[tuple[tuple[int, ...], tuple[int, int], tuple[int, ...], float, int], ...] = (
+    rows: _Rows = (
         ((16, 24), (1, 2), (1,), 0.0, 1),  # widths, depths, expansions, SE, stride
         ((24, 32), (3, 5), (4, 5, 6), 0.0, 2),
         ((32, 40), (3, 6), (4, 5, 6), 0.25, 1 if lowres else 2),
@@ -90,19 +91,23 @@ def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0,
         ((192, 200, 208, 216), (3, 8), (6,), 0.25, 2),
         ((216, 224), (1, 2), (6,), 0.25, 1),
     )
-    stages = tuple(
-        Stage.of(form.widths(*widths), depth=d, kernels=(3, 5), expands=e, se=(se,), stride=s, act="swish", per="stage")
-        for widths, d, e, se, s in rows
+    head = Head(kind="pool-conv", widths=form.widths(1792, 1984), hidden_expand=6, act="swish", dropout=0.2)
+    return form.attentive_space(form.stem(16, 24, act="swish"), rows, head)
+
+
+def attentive_thin(
+    *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
+) -> SearchSpace:
+    """AttentiveNAS's kind of choices in four thin stages: accuracy is scarce, and a CPU trains it in minutes."""
+    form = _Form("attentive-thin", classes, resolution, width, lowres)
+    rows: _Rows = (
+        ((8, 16), (1, 2), (1,), 0.0, 1),
+        ((16, 24), (1, 3), (2, 3, 4), 0.0, 2),
+        ((24, 32), (1, 3), (2, 3, 4), 0.25, 2),
+        ((40, 48, 56), (1, 3), (3, 4, 6), 0.25, 1 if lowres else 2),
     )
-    step = 4 if lowres else 32
-    sizes = {max(step, round(form.resolution * n / 7 / step) * step) for n in (6, 7, 8, 9)}
-    return form.space(
-        resolutions=tuple(sorted(sizes)),
-        stem=form.stem(16, 24, act="swish"),
-        stages=stages,
-        head=Head(kind="pool-conv", widths=form.widths(1792, 1984), hidden_expand=6, act="swish", dropout=0.2),
-        rules=BlockRules(mid_divisor=8, shortcut="always", kernel_weights="crop"),
-    )
+    head = Head(kind="pool-conv", widths=form.widths(96, 128), hidden_expand=3, act="swish", dropout=0.2)
+    return form.attentive_space(form.stem(8, 16, act="swish"), rows, head)
 
 
 PRESETS: dict[str, Callable[..., SearchSpace]] = {
@@ -113,6 +118,7 @@ PRESETS: dict[str, Callable[..., SearchSpace]] = {
     "tfnas-wose": tfnas_wose,
     "tfnas-mbv2": tfnas_mbv2,
     "attentive": attentive,
+    "attentive-thin": attentive_thin,
 }
 LOWRES_RESOLUTION = 28
 
@@ -214,6 +220,18 @@ class _Form:
             Stage.of(self.c(n), depth=depth, kernels=(3, 5), expands=expands, se=(0.0, 0.25), stride=s, act=a)
             for n, s, a in rows
         ]
+
+    def attentive_space(self, stem: Stem, rows: _Rows, head: Head) -> SearchSpace:
+        """Choices per stage, shortcuts everywhere, and 6/7 to 9/7 of the images' side: 192 to 288 pixels for 224."""
+        step = 4 if self.lowres else 32
+        sizes = {max(step, round(self.resolution * n / 7 / step) * step) for n in (6, 7, 8, 9)}
+        each: dict[str, Any] = {"kernels": (3, 5), "act": "swish", "per": "stage"}
+        stages = tuple(
+            Stage.of(self.widths(*widths), depth=depth, expands=expands, se=(se,), stride=stride, **each)
+            for widths, depth, expands, se, stride in rows
+        )
+        rules = BlockRules(mid_divisor=8, shortcut="always", kernel_weights="crop")
+        return self.space(resolutions=tuple(sorted(sizes)), stem=stem, stages=stages, head=head, rules=rules)
 
     def space(
         self,
