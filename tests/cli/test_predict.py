@@ -114,6 +114,16 @@ def test_images_are_prepared_as_in_training(tmp_path):
         assert float((got - wanted).abs().max()) <= limit * 2 / 255 + 1e-6
 
 
+def test_grey_images_of_16_bits_are_scaled_as_in_training(tmp_path):
+    ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    Image.fromarray((ramp // 257).astype(np.uint8)).save(tmp_path / "grey.png")
+    for channels in (1, 3):
+        given = Predictor(card=Card(), channels=channels, resolution=16, classes=3, logits=torch.nn.Identity())
+        deep, grey = (prepare(tmp_path / f"{name}.png", given) for name in ("deep", "grey"))
+        assert torch.equal(deep, grey) and deep.shape == (channels, 16, 16) and float(deep.std()) > 0.1
+
+
 def test_a_network_that_does_not_know_its_normalisation_says_so(snug, tmp_path, run_folder):
     save_network(colour_network(), tmp_path / "bare.safetensors")
     code, out, err = snug("predict", str(tmp_path / "bare.safetensors"), str(run_folder / "red.png"), "--json")
