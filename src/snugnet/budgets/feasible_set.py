@@ -239,10 +239,8 @@ def _what_memory_leaves(layout: Layout, peaks: Mapping[str, CostTable], limits: 
         possible = tuple(d for d in stage.depths if d <= running)
         if not possible:  # each limit alone has been found possible, so these are several together
             asked = ", ".join(f"{n} <= {units.show(limits[n], n)}" for n in peaks)
-            raise Infeasible(
-                f"some choice of stage {index} must meet {asked} in space {space.name!r}",
-                remedy="Raise one of these limits or add smaller choices.",
-            )
+            rule = f"some choice of stage {index} must meet {asked} in space {space.name!r}"
+            raise Infeasible(rule, remedy="Raise one of these limits or add smaller choices.")
         choices.append(tuple(admissible[: max(possible)]))
         depths.append(possible)
     return Selection(layout=layout, choices=tuple(choices), depths=tuple(depths))

@@ -367,10 +367,8 @@ class Layout:
 
     def require_additive(self) -> None:
         if reason := self.why_not_additive:
-            raise BadSpace(
-                f"costs of space {self.space.name!r} must add up slot by slot, but {reason}",
-                remedy="Use a method that needs no such sum (evolution, random), or fix those choices in the space.",
-            )
+            remedy = "Use a method that needs no such sum (evolution, random), or fix those choices in the space."
+            raise BadSpace(f"costs of space {self.space.name!r} must add up slot by slot, but {reason}", remedy=remedy)
 
     @cached_property
     def slot_places(self) -> tuple[Place, ...]:

@@ -49,12 +49,11 @@ class BlockChoice:
         _require(0 < self.expand <= MAX_FACTOR, f"expand must be positive, at most {MAX_FACTOR:g}", self.expand)
         _require(0 <= self.se <= MAX_FACTOR, f"se must be 0 (none) or a share of at most {MAX_FACTOR:g}", self.se)
         if self.expand_range is not None:
-            low, high = self.expand_range
-            _require(
-                0 < low <= self.expand <= high <= MAX_FACTOR,
-                f"expand_range must be (low, high) around expand, at most {MAX_FACTOR:g}",
+            (low, high), rule = (
                 self.expand_range,
+                f"expand_range must be (low, high) around expand, at most {MAX_FACTOR:g}",
             )
+            _require(0 < low <= self.expand <= high <= MAX_FACTOR, rule, self.expand_range)
 
     @property
     def label(self) -> str:
@@ -73,9 +72,8 @@ class BlockRules:
     se_gate: Gate = "hard-sigmoid"
     mid_divisor: int = 1
     shortcut: Literal["identity", "always"] = "identity"
-    kernel_weights: Literal["own", "crop"] = (
-        "own"  # in a super-network: weights per kernel size, or the centre of the largest
-    )
+    # In a super-network: weights per kernel size, or the centre of the largest.
+    kernel_weights: Literal["own", "crop"] = "own"
     padding: Padding = "symmetric"  # of the stem too
     norm_eps: float = 1e-5  # of every BN, stem and head included
     share: bool = True  # in a super-network: choices of a block share their pointwise weights
@@ -264,18 +262,16 @@ class SearchSpace:
 
     def _check_widths(self, place: str, choice: BlockChoice, in_channels: int) -> None:
         widths = self.mid_range(choice, in_channels)
-        _require(
-            widths.start >= 1 and widths.stop - 1 <= MAX_CHANNELS,
-            f"{place}: middle widths behind {in_channels} channels must be 1 to {MAX_CHANNELS}",
+        ends, rule = (
             (widths.start, widths.stop - 1),
+            f"middle widths behind {in_channels} channels must be 1 to {MAX_CHANNELS}",
         )
+        _require(ends[0] >= 1 and ends[1] <= MAX_CHANNELS, f"{place}: {rule}", ends)
         if choice.expand_range is not None and in_channels in widths:
             # Without expansion a block has one layer less: no weights could be shared along such a range.
-            raise BadSpace(
-                f"{place}: an expand_range must not reach 1 (behind {in_channels} channels it holds {in_channels} itself)",
-                value=choice.expand_range,
-                remedy="Keep the range clear of 1, and offer expansion 1 as a choice of its own.",
-            )
+            rule = f"an expand_range must not reach 1 (behind {in_channels} channels it holds {in_channels} itself)"
+            remedy = "Keep the range clear of 1, and offer expansion 1 as a choice of its own."
+            raise BadSpace(f"{place}: {rule}", value=choice.expand_range, remedy=remedy)
 
     @property
     def total_stride(self) -> int:
@@ -298,28 +294,22 @@ class SearchSpace:
         stage = self.stages[index]
         if stage.per == "stage":
             return len(stage.choices)
+        before = [in_channels, *[width] * (depth - 1)]
         return math.prod(
-            sum(
-                len(self.mid_range(choice, width if position else in_channels)) for choice in stage.choices_at(position)
-            )
-            for position in range(depth)
+            sum(len(self.mid_range(choice, channels)) for choice in stage.choices_at(position))
+            for position, channels in enumerate(before)
         )
 
     def ways_after(self) -> list[dict[int, int]]:
         """For every stage boundary and width there: how many ways to complete the network (exact integers)."""
         after: list[dict[int, int]] = [{width: len(self.head.widths) for width in self.stages[-1].widths}]
         for index in reversed(range(len(self.stages))):
-            stage = self.stages[index]
-            after.append(
-                {
-                    before: sum(
-                        self.stage_ways(index, before, width, depth) * after[-1][width]
-                        for width in stage.widths
-                        for depth in stage.depths
-                    )
-                    for before in self.in_widths(index)
-                }
-            )
+            ends = list(itertools.product(self.stages[index].widths, self.stages[index].depths))
+            ways = {
+                before: sum(self.stage_ways(index, before, width, depth) * after[-1][width] for width, depth in ends)
+                for before in self.in_widths(index)
+            }
+            after.append(ways)
         return after[::-1]
 
     @property
