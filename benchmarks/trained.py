@@ -10,7 +10,9 @@ of images in all (teachers and super-networks included in ours; a frozen teacher
 - `pruned`: the original at its resolution, pruned by Torch-Pruning (L1, uniform ratio, bisected until it fits as measured);
 - `nothing`: a super-network of the low-resolution HardCoRe space from random weights, with our own phases.
 
-Test images are looked at once, at the end of each contestant. Finished parts are kept in `--work` and not done again.
+Phases and shares of ours are those of `snugnet fit` for as many image-steps (`fitting.starting.schedule`). Test images are
+looked at once, at the end of each contestant. Finished parts are kept in `--work` and not done again.
+With `--design` 3,000 training images that nobody trains on stand in for the test images: for choosing settings.
     pip install torch-pruning   # for `pruned`
 """
 
@@ -32,15 +34,14 @@ import snugnet as sn
 from snugnet.data.dataset import InMemory
 from snugnet.devices.timing import TimingSettings, time_subjects
 from snugnet.evaluate.scoring import ImageCache, accuracy, subnetwork
-from snugnet.fitting.finetuning import AtResolution
 from snugnet.fitting.measured import MeasuredLoop
 from snugnet.fitting.runs import fresh_supernet
+from snugnet.fitting.starting import EXPANDS, SHORT, schedule
 from snugnet.nets import Network, build
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.sampling import largest
-from snugnet.training.checkpoint import load_weights
 
-SHARES = {"classifier": 0.04, "largest": 0.36, "multipath": 0.25, "finetune": 0.35}
+FROM_NOTHING = {"largest": 0.40, "multipath": 0.25, "finetune": 0.35}
 CALM = {"mixup": 0, "auto_augment": None}
 BATCH = 50
 
@@ -66,7 +67,7 @@ class Bench:
             index = {
                 "val": chosen[:held].sort().values,
                 "train": chosen[held:].sort().values,
-                "test": whole.index["test"],
+                "test": positions[order[-3000:]].sort().values if self.asked.design else whole.index["test"],
             }
             about = replace(whole.about, **self.start.normalisation)
             self._images[resolution] = replace(whole, about=about, index=index)
@@ -88,19 +89,15 @@ class Bench:
         )
         return sn.extract(supernet, largest(supernet.space))
 
-    def finetuned(
-        self, network: torch.nn.Module, resolution: int, images: int, *, teacher: Any = None, lr: float = 0.02
-    ) -> float:
+    def finetuned(self, network: torch.nn.Module, resolution: int, images: float, **options: Any) -> float:
         """Accuracy on the test images after training on all `--images` for `images` image-steps."""
         data = self.data(resolution)
         epochs = max(1, round(images / data.size("train+val")))
-        distill = {"distill": 0.5, "temperature": 2.0} if teacher is not None else {"distill": 0.0}
-        method = sn.methods.finetune(
-            epochs=epochs, lr=lr, split="train+val", crop_padding=resolution // 8, **distill, **CALM
-        )
+        crop = {"crop_padding": resolution // 8, **CALM}
+        method = sn.methods.finetune(**{"epochs": epochs, "lr": 0.02, "distill": 0.0, **crop, **options})
         sn.train(
-            network, data, method, batch=BATCH, seed=self.seed, channels_last=True, teacher=teacher, evaluator=None,
-            threads=self.asked.threads,
+            network, data, replace(method, split="train+val"), batch=BATCH, seed=self.seed, channels_last=True,
+            evaluator=None, threads=self.asked.threads,
         )  # fmt: skip
         return accuracy(network, data, "test")
 
@@ -161,58 +158,45 @@ def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
         network = build(result.architecture, supernet.space)
         return {"latency": bench.ms(network, result.architecture.resolution) / limit}
 
-    loop = MeasuredLoop(find, measured, say=lambda line: print(f"{kind}: {line}", file=sys.stderr))
-    best = loop.run(4)
+    tell = lambda line: print(f"{kind}: {line}", file=sys.stderr)  # noqa: E731
+    loop = MeasuredLoop(find, measured, measured=["latency"], say=tell)
+    best = loop.run(5)
     if best is None:
         return {"accuracy": None, "reason": "nothing fits as measured"}
     architecture = best.result.architecture
-    teacher = None
-    if kind == "snugnet":
-        before = copy.deepcopy(supernet)
-        before.load_state_dict(load_weights(home / "teacher.safetensors"))
-        teacher = AtResolution(subnetwork(before, largest(supernet.space), images))
     network = subnetwork(supernet, architecture, images)
     side = architecture.resolution
     inherited = accuracy(network, bench.data(side), "val")
-    reached = bench.finetuned(
-        network, side, round(SHARES["finetune"] * bench.asked.steps), teacher=teacher,
-        lr=0.02 if kind == "snugnet" else 0.05,
-    )  # fmt: skip
+    share, lr = (SHORT["finetune"], 0.02) if kind == "snugnet" else (FROM_NOTHING["finetune"], 0.05)
+    reached = bench.finetuned(network, side, share * bench.asked.steps, lr=lr)
     return {
         "accuracy": reached,
         "ms": best.shares["latency"] * limit,
         "architecture": str(architecture),
         "inherited_val": inherited,
         "evaluated": best.result.evaluated,
-        "teacher_val": None if teacher is None else accuracy(teacher, images),
+        "rounds": [[round_.shares["latency"], round_.result.score] for round_ in loop.rounds],
     }
 
 
 def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
-    per_epoch = data.size("train")
-    epochs = {name: max(1, round(share * bench.asked.steps / per_epoch)) for name, share in SHARES.items()}
-    crop = {"crop_padding": data.about.resolution // 8, **CALM}
+    """Trained on what is left of the image-steps when the found network's are taken off."""
+    per_epoch, steps = data.size("train"), bench.asked.steps
     if kind == "snugnet":
         with torch.random.fork_rng():
             torch.manual_seed(bench.seed)
-            supernet = sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10)
-        phases = [
-            sn.methods.classifier(epochs=epochs["classifier"], lr=0.1, **crop),
-            sn.methods.largest(epochs=epochs["largest"], lr=0.02, **crop),
-            sn.methods.multipath(
-                epochs=epochs["multipath"],
-                lr=0.02,
-                sort_channels=True,
-                curriculum_epochs=epochs["multipath"] / 4,
-                **crop,
-            ),
-        ]
+            supernet = sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10, expands=EXPANDS)
+        rows, tuning = schedule(per_epoch, steps, data.about.resolution)
+        if tuning["distill"]:
+            sys.exit(f"{steps} image-steps are enough for paths and a teacher: this compares what few can do")
+        phases = [sn.methods.METHODS[row.pop("method")](**row) for row in rows]
     else:
         space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=bench.asked.resolution)
         supernet = fresh_supernet(space, bench.seed)
-        first = epochs["classifier"] + epochs["largest"]
+        crop = {"crop_padding": data.about.resolution // 8, **CALM}
+        epochs = {name: max(1, round(share * steps / per_epoch)) for name, share in FROM_NOTHING.items()}
         phases = [
-            sn.methods.largest(epochs=first, lr=0.1, se_bias_init=True, **crop),
+            sn.methods.largest(epochs=epochs["largest"], lr=0.1, se_bias_init=True, **crop),
             sn.methods.multipath(epochs=epochs["multipath"], lr=0.1, inherit_kernels=True, **crop),
         ]
     sn.train(
@@ -232,7 +216,7 @@ def _table(bench: Bench, supernet: Any, kind: str) -> Any:
 
 def _resolutions(asked: argparse.Namespace) -> tuple[int, ...]:
     side = asked.resolution
-    return (side - 16, side, side + 16)
+    return (side - 16, side, side + 16, side + 32)
 
 
 CONTESTANTS: dict[str, Callable[[Bench, float], dict[str, Any]]] = {
@@ -254,6 +238,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--measure-seconds", type=float, default=120.0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--design", action="store_true", help="leave the test images alone")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)

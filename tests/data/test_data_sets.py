@@ -239,10 +239,26 @@ def test_corrupt_image_is_named_refused_or_skipped(tmp_path, rng, in_memory):
     assert any("dog/4.jpg" in str(w.message) for w in seen) and len(images) == 19
 
 
+def test_a_folder_without_parts_keeps_a_quarter_of_each_class_for_the_test(tmp_path, rng):
+    make_folder(tmp_path / "whole", rng, count=12)
+    plain = tmp_path / "plain"
+    (tmp_path / "whole" / "train").rename(plain)
+    data = load(f"folder:{plain}", resolution=16)
+    test = [int(label) for _, labels in data.batches("test", 8) for label in labels]
+    assert sorted(test) == [0, 0, 0, 1, 1, 1] and data.size("train+val") == 18
+    again = load(f"folder:{plain}", resolution=16, seed=5)  # another split of the rest; the same test images
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(data.batches("test", 8), again.batches("test", 8)))
+    (plain / "cow").mkdir()
+    with pytest.raises(DataMissing, match="plain/cow must hold images"):
+        load(f"folder:{plain}", resolution=16)
+
+
 def test_folder_mistakes_are_named(tmp_path, rng):
-    with pytest.raises(DataMissing, match="train/ is missing"):
+    with pytest.raises(DataMissing, match="two classes or more, or the folders train/ and val/"):
         load(f"folder:{tmp_path}")
     (tmp_path / "train").mkdir()
+    with pytest.raises(DataMissing, match="val/ is missing"):
+        load(f"folder:{tmp_path}")
     (tmp_path / "val").mkdir()
     with pytest.raises(DataMissing, match="it has none"):
         load(f"folder:{tmp_path}")

@@ -72,7 +72,7 @@ def test_every_pass_visits_everything_once_in_another_order():
 
     def stopwatch(name, repetitions):
         seen.append((name, repetitions))
-        return 1.0
+        return 3.0
 
     names = {name: name for name in "abcdefgh"}
     time_subjects(names, stopwatch, TimingSettings(warmup=1, least_passes=4, most_passes=4))
@@ -81,6 +81,21 @@ def test_every_pass_visits_everything_once_in_another_order():
     assert len(orders) == 4
     assert all(sorted(order) == list("abcdefgh") for order in orders)
     assert len(set(orders)) == 4
+
+
+def test_a_visit_warms_a_subject_before_its_time_is_taken():
+    """After another subject the caches are cold: 3, 2, then 1 times the steady cost; a long call warms by itself."""
+    state = {"last": None, "row": 0}
+
+    def stopwatch(subject, repetitions):
+        name, cost = subject
+        state["row"] = state["row"] + 1 if state["last"] == name else 0
+        state["last"] = name
+        return cost * max(1, 3 - state["row"])
+
+    found = time_subjects({"a": ("a", 0.5), "b": ("b", 0.7)}, stopwatch, TimingSettings(least_passes=5, most_passes=5))
+    assert [e.ms for e in found.estimates.values()] == pytest.approx([0.5, 0.7])
+    assert found.calls.max() == pytest.approx(0.7)  # what is usual is steady too
 
 
 def test_short_subjects_are_repeated_within_a_sample():
@@ -134,7 +149,8 @@ def test_a_killed_measurement_goes_on_from_its_passes(tmp_path):
         {"a": 1.0, "b": 2.0}, stopwatch, settings, now=lambda: 0.0, journal=journal, about={"device": "x"}
     )
     assert found.passes == whole + 3
-    assert len(calls) == 2 * 2 + 4 * 2 * 2  # warm-up, then the cut pass and three new ones
+    # Warm-up, then the cut pass and three new ones: three calls of 1 ms warm a subject, two of 2 ms; then one is timed.
+    assert len(calls) == 2 * 2 + 4 * ((3 + 1) + (2 + 1))
     again = time_subjects(
         {"a": 1.0, "b": 2.0}, stopwatch, settings, now=lambda: 0.0, journal=journal, about={"device": "x"}
     )

@@ -12,7 +12,7 @@ from snugnet.evaluate.scoring import accuracy
 from snugnet.fitting import fit, read
 from snugnet.fitting.fit_data import _kept_start
 from snugnet.fitting.runs import first_supernet, open_run
-from snugnet.fitting.starting import _Sizes, seconds_of, start_recipe
+from snugnet.fitting.starting import _Sizes, schedule, seconds_of, start_recipe
 from snugnet.nets.elasticise import elastic
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.sampling import largest
@@ -26,6 +26,8 @@ CHEAP = [
     "search.method=random",
     "search.options={networks: 2}",
 ]
+_CALM = "epochs: 1, mixup: 0, auto_augment: null"
+LONG = [f"train.phases=[{{method: classifier, {_CALM}}}, {{method: largest, {_CALM}}}, {{method: multipath, {_CALM}}}]"]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,8 @@ def test_the_recipe_follows_images_and_time(pets):
     assert recipe.start.name == "efficientnet-lite0" and recipe.space is None
     assert recipe.data.resolution == max(recipe.start.resolutions)
     assert 2 * 29 - 16 <= recipe.data.resolution <= 3 * 29 + 16
-    assert [phase.method for phase in recipe.train.phases] == ["classifier", "largest", "multipath"]
+    assert [phase.method for phase in recipe.train.phases] == ["classifier", "largest"]
+    assert recipe.finetune.options["distill"] == 0  # a start that has hardly learnt the classes is no teacher
     assert recipe.load_data().about.mean == load_start("efficientnet-lite0").mean  # the start's own normalisation
     assert read(__import__("yaml").safe_dump(recipe.resolved())) == recipe  # it can be edited and run again
 
@@ -64,14 +67,21 @@ def test_the_recipe_follows_images_and_time(pets):
 def test_little_time_takes_smaller_images_but_never_too_small(seconds, resolution):
     sizes = _Sizes.of(1000, 32, 224, 100.0, seconds)
     assert sizes.resolution == resolution == max(sizes.resolutions)
-    assert all(sizes.epochs(phase) >= 1 for phase in ("classifier", "largest", "multipath", "finetune"))
+
+
+def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
+    for seen, methods_used in ((10_000, 2), (190_000, 2), (210_000, 3)):
+        phases, finetune = schedule(1000, seen, 64)
+        assert len(phases) == methods_used and (finetune["distill"] > 0) == (methods_used == 3)
+        epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
+        assert min(epochs) >= 1 and sum(epochs) * 1000 == pytest.approx(seen, rel=0.1)
 
 
 def test_the_whole_way(pets, tmp_path):
     lines: list[str] = []
     result = fit(
-        pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="4s", changes=CHEAP, threads=1,
-        say=lines.append,
+        pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="4s", changes=CHEAP + LONG,
+        threads=1, say=lines.append,
     )  # fmt: skip
     assert result.certificate["fits"] and result.certificate["budgets"]["macs"]["measured"] > 0
     assert result.report.exists() and result.architecture.resolution in (32, 48)

@@ -30,7 +30,7 @@ from snugnet.space.spec import Place, plan
 Way = tuple[float, tuple[StageChoice, ...]]
 Tables = CostTable | Iterable[CostTable] | Mapping[str, CostTable]
 
-HIGHEST_AIM = 1.5  # of a limit: how far a search may aim above it, the margin of its table taken off
+HIGHEST_AIM = 1.5  # of a limit: how far a search may aim above it after a network was measured under it
 EXACT = ("macs", "params", "model_size", "memory")
 """Resources whose tables need no device: a budget on them needs no table from the caller."""
 
@@ -112,7 +112,8 @@ def limits_of(
     `tables`: one, several, or by name ("latency@phone"). Exact resources (MACs, parameters, model size, memory) need none.
     `margin`: keep a calibrated table's margin of the limit free, so that the measured network fits, not only the sum.
     `tighten`: factors on limits, e.g. {"latency": 0.97} after a network was measured over its budget. Above 1 for a measured
-    resource, after a network was measured well under it: gives back of the margin, never more than was asked.
+    resource, after a network was measured well under it: gives back of the margin, and where that is not enough, the table
+    says too much of such networks and its costs are scaled down until they agree with what was measured.
     """
     asked = budget if isinstance(budget, Budget) else Budget(budget)
     known = _tables(space, tables, asked)
@@ -127,7 +128,9 @@ def limits_of(
         largest = dearest(space, table).cost if asked.is_relative(name) else 0.0
         amount = asked.amount(name, largest)
         aim = amount * factors.get(name, 1.0)
-        effective = min(amount, table.within(aim) if margin else aim)
+        effective = table.within(aim) if margin else aim
+        if effective > amount:
+            table, effective = table.scaled(amount / effective), amount
         limit = Limit(name=name, asked=amount, effective=effective, table=table, device=table.origin.get("device"))
         least = cheapest(space, table).cost
         if not limit.admits(least):

@@ -17,7 +17,9 @@ from snugnet.store import check_writable, write_text
 
 DataName = Annotated[
     str,
-    typer.Argument(metavar="DATA", help="A folder with train/ and val/, a folder per class in each; or a data set."),
+    typer.Argument(
+        metavar="DATA", help="A folder with a folder per class (or train/ and val/ with those); or a data set."
+    ),
 ]
 Start = Annotated[
     str,

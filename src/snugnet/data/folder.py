@@ -1,6 +1,8 @@
-"""A folder of images in the ImageNet layout: PATH/train/CLASS/image.jpg and PATH/val/CLASS/image.jpg.
+"""A folder of images with a folder for each class, in the ImageNet layout (PATH/train/CLASS/image.jpg and
+PATH/val/CLASS/image.jpg) or without parts (PATH/CLASS/image.jpg).
 
-`val/` is the published held-out part, so it becomes the `test` split; `train/` is cut 80/20 like any other set.
+`val/` is the published held-out part, so it becomes the `test` split; `train/` is cut 80/20 like any other set. Without
+parts a quarter of each class, drawn from its files once and for all, is the `test` split and the rest stands for `train/`.
 Images may have any size and be grey. A set that fits is read once (short side resized, centre cropped); a larger one is
 read by threads as batches are asked for (decoding lets go of Python's lock), in training with a random crop of 8-100 % of
 the image. Central crops are the same every time, so they are decoded once and kept, up to a limit of bytes: evaluating a
@@ -34,7 +36,11 @@ from snugnet.seeds import Seed
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once, and central crops of a larger one are kept
 AHEAD = 2  # batches that are read before they are asked for
+TEST_SHARE = 4  # of a folder without train/ and val/: one image of so many of each class is for the test
 CENTRE = 0.875  # of the short side: the central square an image is evaluated by, as is usual
+
+Files = list[tuple[Path, int]]
+"""Image files with the number of their class."""
 
 
 def load_folder(
@@ -43,8 +49,7 @@ def load_folder(
     """The set in `path`, in memory or read as it is asked for: by its size, or as `in_memory` says."""
     if on_corrupt not in ("refuse", "skip"):
         raise BadInput("on_corrupt must be 'refuse' or 'skip'", value=on_corrupt, remedy="Choose one of the two.")
-    names = class_names(path)
-    train, test = files(path / "train", names), files(path / "val", names)
+    names, train, test = listing(path)
     about = About(
         name=f"folder:{path}",
         crop=CENTRE,
@@ -65,7 +70,7 @@ def load_folder(
 
 def sample_sides(path: Path, most: int = 64) -> list[int]:
     """Short sides of up to `most` training images, evenly taken; those that cannot be read are passed over."""
-    images = files(path / "train", class_names(path))
+    images = listing(path)[1]
     sides = []
     for file, _ in images[:: max(1, len(images) // most)]:
         try:
@@ -74,8 +79,35 @@ def sample_sides(path: Path, most: int = 64) -> list[int]:
         except (OSError, ValueError, SyntaxError):
             continue
     if not sides:
-        raise DataMissing(f"{path / 'train'} must hold images that can be read", remedy="Restore the files.")
+        raise DataMissing(f"{path} must hold images that can be read", remedy="Restore the files.")
     return sides
+
+
+def listing(path: Path) -> tuple[tuple[str, ...], Files, Files]:
+    """Names of the classes, and the files for training and for the test, each with its class."""
+    if (path / "train").is_dir() or (path / "val").is_dir() or not path.is_dir():
+        names = class_names(path)
+        return names, files(path / "train", names), files(path / "val", names)
+    names = tuple(_folders(path))
+    if len(names) < 2:
+        rule = f"{path} must have a folder for each of two classes or more, or the folders train/ and val/ with those"
+        raise DataMissing(rule, value=len(names), remedy=f"Make {path}/CLASS/image.jpg.")
+    train: Files = []
+    test: Files = []
+    for label, name in enumerate(names):
+        images = [(file, label) for file, _ in files(path, [name])]
+        order = Seed(0).fold_in("test", name).numpy().permutation(len(images))
+        count = len(images) // TEST_SHARE
+        test += [images[i] for i in sorted(order[:count])]
+        train += [images[i] for i in sorted(order[count:])]
+    if not test:
+        rule = f"a class of {path} must have at least {TEST_SHARE} images, to test by"
+        raise DataMissing(rule, value=len(train), remedy="Add images, or make train/ and val/ by hand.")
+    return names, train, test
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def class_names(path: Path) -> tuple[str, ...]:
@@ -85,7 +117,7 @@ def class_names(path: Path) -> tuple[str, ...]:
         if not part.is_dir():
             rule = f"{path} must have the folders train/ and val/ with a folder for each class, {part.name}/ is missing"
             raise DataMissing(rule, remedy=f"Make {part}/CLASS/image.jpg.")
-        names.append(sorted(p.name for p in part.iterdir() if p.is_dir() and not p.name.startswith(".")))
+        names.append(_folders(part))
     train, val = names
     if not train:
         rule = f"{path / 'train'} must have a folder for each class, it has none"
@@ -99,15 +131,15 @@ def class_names(path: Path) -> tuple[str, ...]:
     return tuple(train)
 
 
-def files(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+def files(folder: Path, names: Sequence[str]) -> Files:
     """All image files below the class folders with their class, sorted, so that positions never change."""
     listed = []
     for label, name in enumerate(names):
         images = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-        if not images and folder.name == "train":
+        if not images and folder.name != "val":
             rule = f"{folder / name} must hold images, it has none ending in {', '.join(sorted(ENDINGS))}"
             raise DataMissing(rule, remedy="Add images, or remove the folder.")
-        if len(images) == 1 and folder.name == "train":
+        if len(images) == 1 and folder.name != "val":
             warning = f"class {name!r} has one training image: it is trained on or held out, never both; add images"
             warnings.warn(warning, stacklevel=2)
         listed += [(image, label) for image in images]
