@@ -3,8 +3,9 @@
 All subjects are timed in every pass, in an order shuffled anew, so that a slow minute falls on all of them alike. A visit
 to a subject is a few calls (which bring code and weights back into the caches, as in steady use) and then as many as a
 readable time needs; the lower of the last two counts. One call is not enough: after others have run, a network of 18 MB
-took 0.91, 0.67, 0.46 and from the fourth call on 0.41 ms on a processor with 1 MB of cache per core. After some passes the estimates are looked at: when nearly all their
-intervals are tight enough the work is done, else it goes on until the time is up, and the outcome says which.
+took 0.91, 0.67, 0.46 and from the fourth call on 0.41 ms on a processor with 1 MB of cache per core. After some passes the
+estimates are looked at: when nearly all their intervals are tight enough the work is done, else it goes on until the time
+is up, and the outcome says which.
 
 Whatever disturbs a shared machine (other programs, a throttled clock, the hypervisor) makes work slower, never faster. So
 the truth lies at the low end, and because all subjects are timed in the same passes they see the same quiet moments. The
