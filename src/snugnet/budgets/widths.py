@@ -19,7 +19,7 @@ from snugnet.budgets.feasible_set import FeasibleSet, feasible_narrowest
 from snugnet.budgets.limits import Limits
 from snugnet.costs.monotone import envelope
 from snugnet.errors import BadSpace
-from snugnet.solve import Point, project
+from snugnet.solve import Point, min_max_utilisation, project
 from snugnet.solve.elasticity import ScaledWidths, WidthCosts, WidthProblem, scale_widths
 from snugnet.solve.problem import Floats
 from snugnet.space.architecture import Architecture
@@ -119,6 +119,14 @@ class Widths:
         options = [int(np.argmax(row)) for row in alpha]
         slots = self.layout.slots
         return tuple(o if slot.position < depths[slot.stage] else 0 for o, slot in zip(options, slots)), depths
+
+
+def narrowest_network(limits: Limits) -> Architecture:
+    """A network inside every limit, if there is one at all, each free width at its lower bound; else the refusal."""
+    inside, widths = feasible_narrowest(limits), Widths(limits)
+    choice = min_max_utilisation(inside.problem).value
+    numbers = inside.left.numbers(choice.options, choice.depths)
+    return widths.architecture(numbers, {s: widths.mid_range(s, numbers[0][s]).start for s in widths.running(numbers)})
 
 
 @final

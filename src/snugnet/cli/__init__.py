@@ -26,6 +26,7 @@ VERBS = {
     "check": "measure",
     "train": "train",
     "rank": "rank",
+    "classes": "classes",
     "search": "search",
     "front": "search",
     "finetune": "train",

@@ -35,7 +35,7 @@ from snugnet.units import show
 if TYPE_CHECKING:
     from snugnet.searching.result import SearchResult
 
-Method = Annotated[str, typer.Option("--method", help="adaptive, bcsfw, instant, evolution or random.")]
+Method = Annotated[str, typer.Option("--method", help="adaptive, bcsfw, instant, evolution, random or tfnas.")]
 Evaluations = Annotated[
     int | None, typer.Option("--evaluations", min=0, help="With adaptive: networks to evaluate at most (30).")
 ]

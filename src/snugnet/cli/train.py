@@ -49,7 +49,7 @@ def train(
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
     from snugnet import fitting
     from snugnet.fitting import runs
-    from snugnet.fitting.pipeline import train_recipe
+    from snugnet.fitting.pipeline import train_recipe, training_costs
 
     if device not in (None, "auto", "cpu", "cuda"):
         raise UnknownName("device", device, ["auto", "cpu", "cuda"])
@@ -64,6 +64,7 @@ def train(
             say(f"{'going on with' if known else 'read'} {origin}; data {data.about.name}")
         options: dict[str, Any] = {"resume": resume, "threads": threads, "progress": RichProgress()}
         options |= {} if device is None else {"device": device}
+        options |= training_costs(plan, out, supernet.space)
         result = train_recipe(plan, supernet, data, out, **options)
     if not speaks:
         return

@@ -15,10 +15,13 @@ from typing import Any, final
 
 from torch import nn
 
+from snugnet.budgets import Budget
+from snugnet.budgets.limits import Limits
+from snugnet.budgets.widths import Widths
 from snugnet.data.dataset import Data
 from snugnet.errors import DamagedFile, SnugnetError
 from snugnet.evaluate.scoring import ImageCache, Score, accuracy, require_images, subnetwork_answers
-from snugnet.nets import Supernet
+from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture, parse
@@ -136,7 +139,7 @@ def training_curves(
     model: nn.Module, data: Data, *, split: str = "val", limit: int | None = 2000, randoms: int = 3, seed: int = 0
 ) -> Curves:
     """What training watches: the accuracy of a plain network, or those of a super-network's largest, smallest and (their
-    mean) a few random sub-networks, each recalibrated."""
+    mean) a few random sub-networks, each recalibrated; of separate operations, that of the strongest network."""
     images = ImageCache(data)
     if not hasattr(model, "space"):
         return lambda net: {"accuracy": accuracy(net, images, split, limit=limit)}
@@ -146,6 +149,11 @@ def training_curves(
 
     def curves(model: nn.Module) -> dict[str, float]:
         supernet: Any = model
+        if isinstance(supernet, MixedSupernet):
+            widths = Widths(Limits(supernet.space, Budget({}), []))
+            numbers = widths.strongest(*supernet.probabilities())
+            strongest: Any = supernet
+            return {"strongest": one(strongest, widths.architecture(numbers, supernet.widths()))}
         rng = Seed(seed).fold_in("evaluated sub-networks").numpy()
         drawn = [one(supernet, sample(supernet.space, rng)) for _ in range(randoms)]
         ends = {"largest": largest(supernet.space), "smallest": smallest(supernet.space)}

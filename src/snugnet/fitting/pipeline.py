@@ -36,11 +36,12 @@ from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, l
 from snugnet.fitting.recipe import MeasureSection, Recipe
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
-from snugnet.searching import Adaptive, Instant, SearchResult, load_result
+from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
 from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
-from snugnet.searching.search import make_method, search
+from snugnet.searching.search import make_method, require_kind, search
 from snugnet.space.sampling import largest
+from snugnet.space.space import SearchSpace
 from snugnet.store import Say, StepCache, read_json, write_json
 from snugnet.training import train
 from snugnet.units import resource, show
@@ -63,7 +64,8 @@ class Pipeline:
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
         self.places = _places(recipe, self.budget)
-        make_method(recipe.search.method, recipe.search.options)
+        separate = any(method.separate for method in recipe.train.methods())
+        require_kind(make_method(recipe.search.method, recipe.search.options), separate=separate)
         finetune_method(recipe.finetune).check()
         self.data = recipe.load_data()
         self.space = recipe.build_space(self.data)
@@ -193,12 +195,22 @@ class Pipeline:
 
     def _train(self) -> None:
         def work() -> str:
+            costs = {"tables": self.tables, "budget": self.promised} if self.recipe.needs_budget else {}
             result = train_recipe(
-                self.recipe, self._start(), self.data, self.folder, threads=self.threads, progress=self.progress
+                self.recipe,
+                self._start(),
+                self.data,
+                self.folder,
+                threads=self.threads,
+                progress=self.progress,
+                **costs,
             )
             return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
 
-        self.steps.step("train", self.recipe.trained(), ["supernet.safetensors"], work)
+        inputs: Any = self.recipe.trained()
+        if self.recipe.needs_budget:
+            inputs = [inputs, self._hashes(*self._table_files)]
+        self.steps.step("train", inputs, ["supernet.safetensors"], work)
 
     def _until_shipped(self) -> None:
         """Search, fine-tune, export, certify; if the shipped file is over after all, aim lower and go back, boundedly."""
@@ -310,7 +322,7 @@ class Pipeline:
             self.tables,
             self._front_resource,
             self.recipe.search.front,
-            method=how if isinstance(how, Adaptive) else Instant(),
+            method=how if isinstance(how, Adaptive | Tfnas) else Instant(),
             seed=self.recipe.seed,
             out=self.folder / "search",
             explore=explore,
@@ -341,9 +353,11 @@ class Pipeline:
 
     @property
     def _data_at_its_resolution(self) -> Data:
-        """The images as the found network will be fed, also where the space has several resolutions."""
+        """The images as the found network will be fed, also where the space has several resolutions; of all classes."""
         resolution = self.result.architecture.resolution
-        return self.data if resolution == self.data.about.resolution else self.recipe.load_data(resolution)
+        if resolution == self.data.about.resolution and self.recipe.data.subset is None:
+            return self.data
+        return self.recipe.load_data(resolution, whole=True)
 
     def _finetune(self) -> None:
         section = self.recipe.finetune
@@ -426,6 +440,26 @@ def train_recipe(recipe: Recipe, supernet: Supernet, data: Any, out: Path, **opt
             **options,
         },
     )
+
+
+def training_costs(recipe: Recipe, folder: Path, space: SearchSpace) -> dict[str, Any]:
+    """Tables and budget for `train`, from the run folder, where a method searches while it trains; else nothing."""
+    if not recipe.needs_budget:
+        return {}
+    budget, tables = Budget(recipe.budget), {}
+    for name in budget:
+        path = folder / table_file(name)
+        if name in EXACT:
+            tables[name] = exact_table(space, name)
+        elif path.exists():
+            tables[name] = load_table(path).for_statistic(budget.statistic(name))
+        else:
+            raise BadInput(
+                f"a method that searches while it trains must have a table of {name} first",
+                value=str(path),
+                remedy=f"Measure it: `snugnet measure SPACE --out {path}`, or let `snugnet run` do all of it.",
+            )
+    return {"tables": tables, "budget": search_context(space, tables, budget).limits.absolute()}
 
 
 def table_file(name: str) -> str:

@@ -18,8 +18,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
+from snugnet.data.class_subset import pick_classes, with_classes
 from snugnet.data.dataset import Data, load
 from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
+from snugnet.evaluate.class_accuracy import read_class_accuracies
 from snugnet.nets.elasticise import space_around
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.reading import find_space
@@ -35,6 +37,28 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class ClassSubset(Section):
+    """Classes for the search: named, or one of each group of neighbours in the accuracies of a file (`snugnet classes`)."""
+
+    classes: tuple[int, ...] = ()
+    accuracies: str | None = None
+    groups: int = 100
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ClassSubset:
+        if bool(self.classes) == (self.accuracies is not None):
+            raise ValueError("a subset has either `classes` or `accuracies`")
+        return self
+
+    def of(self, data: Data) -> Data:
+        classes: Sequence[int] = self.classes
+        if self.accuracies is not None:
+            found = read_class_accuracies(self.accuracies, data)
+            classes = pick_classes(found.accuracy, self.groups, self.seed)
+        return with_classes(data, classes, self.seed)
+
+
 class DataSection(Section):
     """Which images."""
 
@@ -44,9 +68,10 @@ class DataSection(Section):
     root: str | None = None
     on_corrupt: Literal["refuse", "skip"] = "refuse"
     workers: int = 2
+    subset: ClassSubset | None = None  # of the classes, for training and search; the found network is trained on all
 
-    def load(self) -> Data:
-        return load(
+    def load(self, *, whole: bool = False) -> Data:
+        data = load(
             self.name,
             resolution=self.resolution,
             seed=self.seed,
@@ -54,6 +79,7 @@ class DataSection(Section):
             on_corrupt=self.on_corrupt,
             workers=self.workers,
         )
+        return data if self.subset is None or whole else self.subset.of(data)
 
 
 class SpaceSection(Section):
@@ -178,10 +204,11 @@ class Recipe(Section):
             raise ValueError("a recipe has either `space` or `start`")
         return self
 
-    def load_data(self, resolution: int | None = None) -> Data:
-        """The images, normalised as a starting network is used to; at another `resolution` than the recipe's if given."""
+    def load_data(self, resolution: int | None = None, *, whole: bool = False) -> Data:
+        """The images, normalised as a starting network is used to; at another `resolution` than the recipe's if given.
+        `whole`: of all classes, also where the search has a subset."""
         section = self.data if resolution is None else self.data.model_copy(update={"resolution": resolution})
-        data = section.load()
+        data = section.load(whole=whole)
         if self.start is None:
             return data
         start = load_start(self.start.name)
@@ -201,9 +228,15 @@ class Recipe(Section):
         assert section is not None
         return section.name
 
+    @property
+    def needs_budget(self) -> bool:
+        """Whether training itself depends on the budget: a method that searches while it trains."""
+        return any(method.needs_budget for method in self.train.methods())
+
     def trained(self) -> dict[str, Any]:
         """What the super-network depends on: a run that differs in the rest need not be trained again."""
-        parts = self.model_dump(mode="json", include={"seed", "data", "space", "start", "train"})
+        costs = {"budget", "measure", "devices"} if self.needs_budget else set()
+        parts = self.model_dump(mode="json", include={"seed", "data", "space", "start", "train", *costs})
         del parts["train"]["device"]  # another device goes on with the same run
         return parts
 

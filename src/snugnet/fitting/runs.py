@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 import yaml
@@ -17,6 +17,7 @@ from snugnet.data.dataset import Data
 from snugnet.errors import BadInput, DamagedFile
 from snugnet.fitting.recipe import Recipe, read
 from snugnet.nets.elasticise import elastic
+from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.supernet import Supernet
 from snugnet.nets.trained.starts import load_start
 from snugnet.seeds import Seed
@@ -77,13 +78,16 @@ def open_run(folder: str | Path, device: str | None = None) -> Run:
 def first_supernet(recipe: Recipe, data: Data) -> Supernet:
     """The super-network that training starts from: the space around a trained network, or weights drawn from the seed."""
     if recipe.start is None:
-        return fresh_supernet(recipe.build_space(data), recipe.seed)
+        separate = any(method.separate for method in recipe.train.methods())
+        return fresh_supernet(recipe.build_space(data), recipe.seed, separate=separate)
     with Seed(recipe.seed).fold_in("weights").seed_globals():  # the new classifier's
         return elastic(load_start(recipe.start.name), classes=data.classes, **recipe.start.options)
 
 
-def fresh_supernet(space: SearchSpace, seed: int) -> Supernet:
-    """A super-network with weights drawn from the seed alone."""
+def fresh_supernet(space: SearchSpace, seed: int, *, separate: bool = False) -> Supernet:
+    """A super-network with weights drawn from the seed alone; `separate`: of separate operations."""
+    kind: Any = MixedSupernet if separate else Supernet
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seed(seed).fold_in("weights").number())
-        return Supernet(space)
+        supernet: Supernet = kind(space)
+        return supernet

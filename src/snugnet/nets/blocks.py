@@ -120,10 +120,17 @@ class InvertedResidual(nn.Module):
         self.se = SqueezeExcite(m, part.se, part.se_act, part.se_gate) if part.se else nn.Identity()
         self.project = conv_unit(m, part.out_channels, act=None, norm_eps=eps)
         self.shortcut = shortcut(part)
+        self.drop_connect = 0.0  # in training: the share of images whose block is left out beside its shortcut
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.project(self.se(self.depthwise(self.expand(x))))
-        return y if self.shortcut is None else y + self.shortcut(x)
+        if self.shortcut is None:
+            return y
+        if self.training and self.drop_connect:
+            kept = torch.rand(len(y), 1, 1, 1, device=y.device) >= self.drop_connect
+            y = y * kept / (1 - self.drop_connect)
+        short: Tensor = self.shortcut(x)
+        return y + short
 
 
 def shortcut(part: BlockSpec) -> nn.Module | None:

@@ -7,5 +7,16 @@ from snugnet.searching.evolution import Evolution
 from snugnet.searching.instant import Instant
 from snugnet.searching.random import Random
 from snugnet.searching.result import SearchResult, load_result
+from snugnet.searching.tfnas import Tfnas
 
-__all__ = ["Adaptive", "Bcsfw", "Evolution", "Instant", "Random", "SearchMethod", "SearchResult", "load_result"]
+__all__ = [
+    "Adaptive",
+    "Bcsfw",
+    "Evolution",
+    "Instant",
+    "Random",
+    "SearchMethod",
+    "SearchResult",
+    "Tfnas",
+    "load_result",
+]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, final
 
 from snugnet.budgets import Budget, FeasibleSet, Limits, cheapest, feasible_by_resolution, limits_of
 from snugnet.budgets.limits import Tables
+from snugnet.budgets.widths import narrowest_network
 from snugnet.data.dataset import Data
 from snugnet.errors import BadSpace, Infeasible
 from snugnet.evaluate.evaluator import Evaluator
@@ -48,7 +49,7 @@ class SearchContext:
     def problem_set(self) -> FeasibleSet:
         """The one exact problem; an error that names the alternatives where the space has none or several."""
         if len(self.space.resolutions) > 1 or not self.problems:
-            reason = Layout(self.space).why_not_additive
+            reason = Layout(self.space).why_not_additive or "nothing fits with middle widths at their start"
             raise BadSpace(
                 f"this method needs a space whose costs add up, but in {self.space.name!r} {reason}",
                 remedy="Use --method adaptive, evolution or random.",
@@ -71,7 +72,14 @@ def search_context(
 ) -> SearchContext:
     """Decide feasibility exactly, before any work; raises `Infeasible` with the reason."""
     if not Layout(space).at(space.resolutions[0]).why_not_additive:
-        problems = feasible_by_resolution(space, tables, budget, tighten=tighten)
+        try:
+            problems = feasible_by_resolution(space, tables, budget, tighten=tighten)
+        except Infeasible:
+            if not any(stage.has_expand_range for stage in space.stages):
+                raise
+            # With free middle widths at their start nothing fits; narrower networks may.
+            limits = limits_of(space, tables, budget, tighten=tighten)
+            return SearchContext(limits=limits, start=narrowest_network(limits), problems=())
         start = problems[0].architecture(min_max_utilisation(problems[0].problem).value)
         return SearchContext(limits=problems[0].limits, start=start, problems=problems)
     limits = limits_of(space, tables, budget, tighten=tighten)
@@ -119,6 +127,7 @@ class SearchMethod(ABC):
     """Options of a method and how it runs."""
 
     name: ClassVar[str]
+    separate: ClassVar[bool] = False  # also runs on a super-network of separate operations (`nets.MixedSupernet`)
 
     @abstractmethod
     def run(self, task: Task) -> Outcome:

@@ -9,7 +9,7 @@ after every round.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class Evolution(SearchMethod):
     """AttentiveNAS's search: population, rounds, and how many children of each kind a round has."""
 
     name = "evolution"
+    separate: ClassVar[bool] = True
     population: int = 64
     rounds: int = 8
     mutations: int = 16

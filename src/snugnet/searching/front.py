@@ -20,13 +20,13 @@ from snugnet.budgets.limits import Tables, limits_of
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Evaluator
-from snugnet.nets import Supernet
+from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.searching.adaptive import Adaptive
-from snugnet.searching.context import search_context
-from snugnet.searching.instant import Instant
+from snugnet.searching.context import SearchMethod, search_context
 from snugnet.searching.result import SearchResult
 from snugnet.searching.search import best_known, search
+from snugnet.searching.tfnas import Tfnas
 from snugnet.store import write_bytes
 from snugnet.units import parse, show, write
 from snugnet.units import resource as known_resource
@@ -58,7 +58,7 @@ def front(
     resource: str,
     points: int = 20,
     *,
-    method: Adaptive | Instant | None = None,
+    method: SearchMethod | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     explore: bool = True,
@@ -77,7 +77,7 @@ def front(
     evaluator = evaluator or Evaluator(supernet, data, memory=memory)
     amounts = [float(amount) for amount in np.linspace(low, high, points)]
     budgets = [{resource: _text(amount, resource)} for amount in amounts]
-    how = method or Adaptive()
+    how = method or (Tfnas() if isinstance(supernet, MixedSupernet) else Adaptive())
     if explore:
         display = progress or NullProgress()
         display.start(f"front along {resource}", points)

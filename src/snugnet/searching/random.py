@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from snugnet.errors import BadInput
 from snugnet.searching.context import Outcome, SearchMethod, Task
@@ -16,6 +16,7 @@ class Random(SearchMethod):
     """`networks`: how many are tried."""
 
     name = "random"
+    separate: ClassVar[bool] = True
     networks: int = 100
 
     def run(self, task: Task) -> Outcome:

@@ -21,7 +21,7 @@ from snugnet.budgets.limits import Tables
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput, UnknownName
 from snugnet.evaluate.evaluator import Evaluator
-from snugnet.nets import Supernet
+from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.searching.adaptive import Adaptive
 from snugnet.searching.bcsfw import Bcsfw
@@ -31,9 +31,10 @@ from snugnet.searching.instant import Instant
 from snugnet.searching.objective import prepared
 from snugnet.searching.random import Random
 from snugnet.searching.result import SearchResult
+from snugnet.searching.tfnas import Tfnas
 from snugnet.space.architecture import Architecture
 
-METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Adaptive, Bcsfw, Instant, Evolution, Random)}
+METHODS: dict[str, type[SearchMethod]] = {m.name: m for m in (Adaptive, Bcsfw, Instant, Evolution, Random, Tfnas)}
 
 
 def search(
@@ -63,6 +64,7 @@ def search(
     on limits, after a network was measured over its budget.
     """
     how = make_method(method, options)
+    require_kind(how, separate=isinstance(supernet, MixedSupernet))
     asked = budget if isinstance(budget, Budget) else Budget(budget)
     context = search_context(supernet.space, tables, asked, tighten)
     folder = None if out is None else Path(out)
@@ -129,6 +131,23 @@ def _result(context: SearchContext, evaluator: Evaluator, chosen: Architecture, 
         score=score.score,
         **facts,
     )
+
+
+def require_kind(how: SearchMethod, *, separate: bool) -> None:
+    """Refuse a method that cannot search the kind of super-network there is."""
+    if separate and not how.separate:
+        fitting = ", ".join(name for name, method in METHODS.items() if method.separate)
+        raise BadInput(
+            f"method {how.name!r} needs a super-network whose networks share weights",
+            value="separate operations",
+            remedy=f"Use one of {fitting}, or train with multipath.",
+        )
+    if isinstance(how, Tfnas) and not separate:
+        raise BadInput(
+            "method 'tfnas' needs a super-network of separate operations, which learnt what they are worth",
+            value="shared weights",
+            remedy="Train one with the method tfnas (recipe tfnas-digits), or search with adaptive.",
+        )
 
 
 def make_method(method: str | SearchMethod, options: Mapping[str, Any]) -> SearchMethod:

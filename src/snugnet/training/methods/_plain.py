@@ -26,14 +26,27 @@ class Plain(Method):
     epochs: int = 10
     distill: float = 0.0
     temperature: float = 1.0
+    dropout: float | None = None  # before the last layer; None: the network's own
+    drop_connect: float = 0.0  # block i of n is left out, beside its shortcut, for this share of images times i / n
 
     def own_rules(self) -> list[Rule]:
-        return distillation_rules(self.distill, self.temperature)
+        return [
+            *distillation_rules(self.distill, self.temperature),
+            ("dropout must lie in [0, 1)", self.dropout, self.dropout is None or 0 <= self.dropout < 1),
+            ("drop_connect must lie in [0, 1)", self.drop_connect, 0 <= self.drop_connect < 1),
+        ]
 
     def prepare(self, model: nn.Module) -> None:
         pass
 
     def start(self, context: PhaseContext) -> MethodState:
+        net: Any = context.net
+        if self.dropout is not None:
+            net.head.dropout.p = self.dropout
+        if self.drop_connect:
+            blocks = [block for stage in net.stages for block in stage]
+            for number, block in enumerate(blocks, 1):
+                block.drop_connect = self.drop_connect * number / len(blocks)
         return MethodState()
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:

@@ -1,0 +1,58 @@
+"""A part of the classes for a search: hard, middling and easy ones in equal shares (TF-NAS, supplementary, section 2).
+
+Classes are sorted by the accuracy a trained network has on each, cut into groups of neighbours, and one is drawn from every
+group. The set keeps its list of classes and their numbers, and only the images of the chosen ones are left, so that spaces,
+tables and the last layer stay those of the whole task. Inside every class images are cut 80/20 anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from snugnet.data.dataset import VAL_SHARE, Data
+from snugnet.errors import BadInput
+from snugnet.seeds import Seed
+
+D = TypeVar("D", bound=Data)
+
+
+def pick_classes(accuracies: Sequence[float], groups: int, seed: int = 0) -> list[int]:
+    """One class from each of `groups` groups of neighbours in accuracy, rising by number."""
+    if not 1 <= groups <= len(accuracies):
+        raise BadInput(
+            f"groups of classes must be 1 to the {len(accuracies)} classes there are",
+            value=groups,
+            remedy="Take a tenth.",
+        )
+    order = np.argsort(np.array(accuracies, float), kind="stable")
+    rng = Seed(seed).fold_in("class subset", groups).numpy()
+    return sorted(int(rng.choice(group)) for group in np.array_split(order, groups))
+
+
+def with_classes(data: D, classes: Sequence[int], seed: int = 0) -> D:
+    """`data` with the images of these classes alone, each class cut 80/20 into train and val by the seed."""
+    chosen = sorted(set(classes))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= data.classes:
+        raise BadInput(
+            f"a subset must name classes from 0 to {data.classes - 1}", value=list(classes)[:8], remedy="Count from 0."
+        )
+    labels: Any = data.labels  # type: ignore[attr-defined]  # every set has them; images come in batches only
+    published = torch.cat([data.index["train"], data.index["val"]]).sort().values
+    parts: dict[str, list[torch.Tensor]] = {"train": [], "val": []}
+    for number in chosen:
+        mine = published[labels[published] == number]
+        if len(mine) < 2:
+            raise BadInput(f"class {number} must have at least 2 images", value=len(mine), remedy="Leave it out.")
+        order = torch.from_numpy(Seed(seed).fold_in("class split", number).numpy().permutation(len(mine)))
+        held_out = max(1, round(len(mine) * VAL_SHARE))
+        parts["val"].append(mine[order[:held_out]])
+        parts["train"].append(mine[order[held_out:]])
+    test = data.index["test"]
+    kept = test[torch.isin(labels[test], torch.tensor(chosen))]
+    index = {**{name: torch.cat(rows).sort().values for name, rows in parts.items()}, "test": kept}
+    return replace(data, index=index)

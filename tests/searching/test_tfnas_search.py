@@ -1,0 +1,123 @@
+"""TF-NAS's derivation through the same door as every search: hard limits, repairs, refusals, the measured loop."""
+
+import numpy as np
+import pytest
+import torch
+
+from snugnet.budgets import Budget, cheapest, dearest, limits_of
+from snugnet.budgets.widths import Widths
+from snugnet.errors import BadInput, Infeasible
+from snugnet.fitting.measured import MeasuredLoop
+from snugnet.nets import MixedSupernet
+from snugnet.searching.context import search_context
+from snugnet.searching.front import front
+from snugnet.searching.search import search
+from snugnet.space import preset
+from snugnet.space.space import SearchSpace
+from snugnet.units import write
+
+
+@pytest.fixture(scope="module")
+def net(digits):
+    torch.manual_seed(0)
+    net = MixedSupernet(preset("tfnas-thin-lowres", classes=10, resolution=8))
+    rng = np.random.default_rng(0)
+    strengths = [torch.tensor(rng.normal(size=n)).float().log_softmax(0) for n in net.choice_counts]
+    depths = [torch.tensor(rng.normal(size=n)).float().log_softmax(0) for n in net.depth_counts]
+    net.remember(torch.cat(strengths), torch.cat(depths))
+    return net.eval()
+
+
+def table_of(space: SearchSpace):
+    from conftest import fake_latency
+
+    return fake_latency(space)
+
+
+@pytest.fixture(scope="module")
+def table(net):
+    return table_of(net.space)
+
+
+def ms(value):
+    return {"latency": write(value, "latency", 12)}
+
+
+def strongest(net, table, target):
+    """Cost of the strongest network with all widths at their bounds."""
+    widths = Widths(limits_of(net.space, table, Budget(ms(target)), margin=False))
+    numbers = widths.strongest(*net.probabilities())
+    problem, _ = widths.problem(numbers)
+    return numbers, [problem.cost(bound)["latency"] for bound in (problem.low, problem.high)]
+
+
+def test_inside_its_range_the_strongest_network_lands_under_the_target(net, table, digits):
+    numbers, (low, high) = strongest(net, table, 1e3)
+    target = 0.4 * low + 0.6 * high
+    result = search(net, digits, table, ms(target), "tfnas", eval_images=64, final_images=64)
+    assert result.method == "tfnas" and not result.details["repaired"]
+    assert 0.995 * target < result.predicted["latency"] <= target
+    assert [len(stage.blocks) for stage in result.architecture.stages] == list(numbers[1])
+    assert result.details["alpha"][1][0] == pytest.approx(net.probabilities()[0][1].tolist())
+
+
+def test_where_widths_do_not_reach_depths_and_operations_are_repaired(net, table, digits):
+    _, (low, _) = strongest(net, table, 1e3)
+    least = cheapest(net.space, table).cost
+    target = 0.5 * (low + least)
+    result = search(net, digits, table, ms(target), "tfnas", eval_images=64, final_images=64)
+    assert result.details["repaired"] and "lower bounds" in result.details["message"]
+    assert result.predicted["latency"] <= target
+    with pytest.raises(Infeasible, match="latency must be at least"):
+        search(net, digits, table, ms(0.9 * least), "tfnas", eval_images=64)
+    beyond = search(
+        net, digits, table, ms(2 * dearest(net.space, table).cost), "tfnas", eval_images=64, final_images=64
+    )
+    assert "upper bound" in beyond.details["message"]
+
+
+def test_several_limits_are_all_met(net, table, digits):
+    _, (low, high) = strongest(net, table, 1e3)
+    budget = {**ms(0.5 * (low + high)), "params": "40%", "macs": "35%", "memory": "90%"}
+    result = search(net, digits, {"latency": table}, budget, "tfnas", eval_images=64, final_images=64)
+    assert result.fits and set(result.predicted) == {"latency", "params", "macs", "memory"}
+    assert max(result.predicted[n] / result.effective_limits[n] for n in result.predicted) > 0.98
+
+
+def test_budgets_that_only_narrow_widths_meet_have_a_context(net, table):
+    """At their starting widths no network fits: the start is a narrow one, and methods that need widths fixed say so."""
+    least = cheapest(net.space, table).cost
+    context = search_context(net.space, table, Budget(ms(1.002 * least)))
+    assert context.limits.fits(context.start) and context.problems == ()
+    with pytest.raises(Exception, match="middle widths at their start"):
+        _ = context.problem_set
+
+
+def test_the_measured_loop_goes_both_ways(net, table, digits):
+    _, (low, high) = strongest(net, table, 1e3)
+    budget = ms(0.5 * (low + high))
+    for truth in (1.07, 0.85):  # the device is slower, or faster, than the table says
+
+        def find(factors):
+            return search(net, digits, table, budget, "tfnas", tighten=dict(factors), eval_images=64, final_images=64)
+
+        def measured(result, truth=truth):
+            return {"latency": truth * result.predicted["latency"] / result.limits["latency"]}
+
+        # A table that was not measured may only be aimed below.
+        loop = MeasuredLoop(find, measured, measured=() if truth > 1 else ())
+        best = loop.run(4)
+        assert best is not None and max(best.shares.values()) <= 1
+        if truth > 1:
+            assert len(loop.rounds) > 1 and best.shares["latency"] > 0.98
+
+
+def test_a_front_and_the_wrong_kinds(net, table, digits, tiny_supernet, tables):
+    points = front(net, digits, table, "latency", 3)
+    assert [p.result.predicted["latency"] <= p.limit for p in points] == [True] * 3
+    with pytest.raises(BadInput, match="whose networks share weights"):
+        search(net, digits, table, ms(1e3), "adaptive")
+    with pytest.raises(BadInput, match="separate operations"):
+        search(tiny_supernet, digits, tables, {"latency": "60%"}, "tfnas")
+    found = search(net, digits, table, {"latency": "70%"}, "random", networks=3, eval_images=64, final_images=64)
+    assert found.fits
