@@ -66,7 +66,7 @@ function frontChart(place, data) {
   place.after(legend(entries), ...(data.remark ? [node("p", { class: "quiet", id: "front-remark" }, data.remark)] : []));
 }
 
-function curves(place, series, phases, yLabel, yShow) {
+function curves(place, series, phases, yLabel, yShow, xLabel = "step") {
   if (!series.length) {
     place.append(node("p", { class: "note" }, `No ${yLabel} was written down.`));
     return;
@@ -76,7 +76,7 @@ function curves(place, series, phases, yLabel, yShow) {
   const y = range(points.map((p) => p[1]));
   responsive(place, (width) => {
     const { picture, across, up, inside } = frame({
-      width, height: 260, x, y, xLabel: "step", yLabel, xShow: digits, yShow, label: `${yLabel} over the steps`,
+      width, height: 260, x, y, xLabel, yLabel, xShow: digits, yShow, label: `${yLabel} by ${xLabel}`,
     });
     phases.forEach((phase, i) => {
       const from = i ? across(phase.from) : inside.left;
@@ -143,6 +143,25 @@ function heatMaps(place, data) {
     });
     place.append(node("div", { class: "heats" }, node("h3", {}, stage.name), node("div", { class: "pair" }, pair)));
   }
+}
+
+/* How probabilities of operations and depths, widths and costs moved from epoch to epoch, a small picture for each. */
+function movements(place, data) {
+  if (!data.widths.length) {
+    place.previousElementSibling.hidden = true;
+    return;
+  }
+  const groups = node("div", { class: "pair" });
+  place.append(groups);
+  const add = (title, series, label, show) => {
+    const half = node("div", {}, node("h4", {}, title));
+    groups.append(half);
+    curves(figure(half), series, [], label, show, "epoch");
+  };
+  for (const one of data.costs) add(`${one.name} of the strongest network`, one.series, `${one.name} (${one.unit})`, digits);
+  add("Widths of the strongest operations", data.widths, "middle channels", digits);
+  for (const one of data.depths) add(`${one.name}: depth`, one.series, "probability", percent);
+  for (const one of data.layers) add(`${one.name}: operation`, one.series, "probability", percent);
 }
 
 /* The effect of every choice on the score against the mean of its block, and of every depth against its stage's mean. */

@@ -80,5 +80,6 @@ section("explorer", numbers.explorer, explore);
 section("training", numbers.training, showCurves);
 section("finetuning", numbers.finetuning, showCurves);
 section("heat", numbers.heat, heatMaps);
+section("movement", numbers.movement, movements);
 section("effects", numbers.effects, effectMaps);
 document.querySelectorAll("table.sortable").forEach(sortable);

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, SnugnetError
+from snugnet.reporting.movement import movement
 from snugnet.reporting.pool import AskedLimit, PoolNetwork, RunNetworks
 from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
 from snugnet.space.architecture import Architecture
@@ -48,6 +49,7 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
         "training": files.attempt("training", lambda: _curves(files.training or []), "training"),
         "finetuning": files.attempt("finetuning", lambda: _curves(files.finetuning or []), "finetuning"),
         "heat": files.attempt("heat", lambda: _heat(files, known), "search"),
+        "movement": files.attempt("movement", lambda: movement(files.training or [], known)),
         "effects": files.attempt("effects", lambda: with_space(_effects)),
     }
 
