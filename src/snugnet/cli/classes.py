@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import Json, Threads, print_json, print_table, say
+from snugnet.cli.options import Threads
+from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.errors import BadInput
 from snugnet.store import check_writable
 
