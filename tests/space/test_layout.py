@@ -60,7 +60,7 @@ def test_columns_say_what_runs_and_split_takes_them_apart(space):
     weights = rng.normal(size=layout.columns)
     parts = layout.split(weights)
     options = layout.by_stage(parts.options)
-    assert np.array_equal(np.concatenate([*parts.options, *parts.depths, parts.resolutions]), weights)
+    assert np.array_equal(np.concatenate([*parts.options, *parts.depths, parts.resolutions, parts.widths]), weights)
     for architecture, value in zip(layout.decode(genes), x @ weights):
         total = sum(
             options[s][d][number] for s, row in enumerate(layout.numbers(architecture)) for d, number in enumerate(row)
@@ -70,6 +70,13 @@ def test_columns_say_what_runs_and_split_takes_them_apart(space):
         )
         if len(space.resolutions) > 1:
             total += parts.resolutions[space.resolutions.index(architecture.resolution)]
+        start = 0
+        widths = [(space.stem.widths, architecture.stem)]
+        widths += [(stage.widths, made.width) for stage, made in zip(space.stages, architecture.stages)]
+        for known, chosen in [*widths, (space.head.widths, architecture.head)]:
+            if len(known) > 1:
+                total += parts.widths[start + known.index(chosen)]
+                start += len(known)
         assert value == pytest.approx(total, abs=1e-9)
     assert len(parts.resolutions) == (0 if len(space.resolutions) == 1 else len(space.resolutions))
 

@@ -7,7 +7,7 @@ largest depth. From that order follow
     genes          rows of small integers, for architectures by the thousand (`Genes`)
     choice         plain tuples: the number of the choice in every slot (idle slots say 0), the depth of every stage
     relaxed point  probabilities: `alpha` a row per slot over the choices, `beta` a row per stage over its depths
-    columns        indicators for linear models: [slot, choice], then [stage, depth], then one per resolution (if several)
+    columns        indicators for linear models: [slot, choice], then [stage, depth], resolutions and widths (if several)
 
 and `Layout` converts between them (`snugnet.budgets.feasible_set.Selection` where limits leave fewer choices or depths). The
 layers of a space are walked here once as well: `places` says where a block can stand, `distinct_specs` lists what has to be
@@ -94,6 +94,7 @@ class Columns(NamedTuple):
     options: list[FloatArray]  # per slot, over the stage's choices
     depths: list[FloatArray]  # per stage, over its depths
     resolutions: FloatArray  # empty where the space has one resolution
+    widths: FloatArray  # of stem, stages and head, those with several, one after the other
 
 
 @final
@@ -262,14 +263,26 @@ class Layout:
     def columns(self) -> int:
         """How many columns `features` has."""
         depths = sum(len(stage.depths) for stage in self.space.stages)
-        return sum(len(self.choices(*slot)) for slot in self.slots) + depths + self._resolution_columns
+        others = self._resolution_columns + sum(size for _, size in self._chosen_widths)
+        return sum(len(self.choices(*slot)) for slot in self.slots) + depths + others
 
     @property
     def _resolution_columns(self) -> int:
         return len(self.space.resolutions) if len(self.space.resolutions) > 1 else 0
 
+    @property
+    def _chosen_widths(self) -> list[tuple[str | int, int]]:
+        """Where there are several widths: the stem, a stage's number or the head, and how many."""
+        stages = [(s, len(stage.widths)) for s, stage in enumerate(self.space.stages)]
+        rows: list[tuple[str | int, int]] = [
+            ("stem", len(self.space.stem.widths)),
+            *stages,
+            ("head", len(self.space.head.widths)),
+        ]
+        return [(place, size) for place, size in rows if size > 1]
+
     def features(self, genes: Genes) -> FloatArray:
-        """[n, columns]: whether a choice runs in a slot; then whether a stage has a depth; then the resolution."""
+        """[n, columns]: whether a choice runs in a slot; whether a stage has a depth; the resolution; the widths."""
         indicators = []
         for slot in self.slots:
             stage = self.space.stages[slot.stage]
@@ -279,14 +292,18 @@ class Layout:
         for s, stage in enumerate(self.space.stages):
             indicators.append(genes.depth[:, s, None] == np.arange(len(stage.depths)))
         indicators.append(genes.resolution[:, None] == np.arange(self._resolution_columns))
+        for place, size in self._chosen_widths:
+            chosen = genes.width[:, place] if isinstance(place, int) else getattr(genes, place)
+            indicators.append(chosen[:, None] == np.arange(size))
         return np.concatenate(indicators, axis=1).astype(np.float64)
 
     def split(self, vector: FloatArray) -> Columns:
-        """A vector over the columns, as options per slot, depths per stage and resolutions."""
+        """A vector over the columns, as options per slot, depths per stage, resolutions and widths."""
         sizes = [len(self.choices(*slot)) for slot in self.slots]
         sizes += [len(stage.depths) for stage in self.space.stages]
-        *parts, resolutions = np.split(vector, np.cumsum(sizes))
-        return Columns(parts[: len(self.slots)], parts[len(self.slots) :], resolutions)
+        *parts, others = np.split(vector, np.cumsum(sizes))
+        resolutions, widths = np.split(others, [self._resolution_columns])
+        return Columns(parts[: len(self.slots)], parts[len(self.slots) :], resolutions, widths)
 
     # --- layers ------------------------------------------------------------------------------------------------------
 
