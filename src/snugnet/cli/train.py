@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +35,9 @@ Resume = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda (default: the recipe's).")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=0, help="Epochs (default: the recipe's).")]
+TransferTo = Annotated[
+    str | None, typer.Option("--transfer", metavar="DATA", help="Train the finished network on this data set.")
+]
 Scratch = Annotated[bool, typer.Option("--scratch", help="From random weights instead of inherited ones.")]
 
 
@@ -88,12 +92,19 @@ def finetune(
     epochs: Epochs = None,
     scratch: Scratch = False,
     option: MethodOptions = None,
+    transfer: TransferTo = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Train the network that `snugnet search` found, with the largest network as teacher; killed, it goes on."""
+    """Train the network that `snugnet search` found, with the largest network as teacher; killed, it goes on.
+
+    With --transfer DATA, train the run's finished network on other images instead (150 epochs of AttentiveNAS's settings,
+    learning rate and weight decay searched on held-out images)."""
     from snugnet.fitting.finetuning import finetune_found
 
+    if transfer is not None:
+        _transfer(run, transfer, epochs, scratch, read_options(option), threads, json)
+        return
     opened = open_for_search(run, threads)
     path = run / "architecture.json"
     if not path.exists():
@@ -124,6 +135,24 @@ def finetune(
     else:
         print(tuned)
     say(f"read {path}; wrote {network}")
+
+
+def _transfer(
+    run: Path, data: str, epochs: int | None, scratch: bool, options: dict[str, Any], threads: int | None, json: bool
+) -> None:
+    from snugnet.fitting.transfer import Transfer
+    from snugnet.fitting.transfer import transfer as train_on
+
+    if scratch:
+        raise BadInput("--transfer starts from the network's weights", value="--scratch", remedy="Leave one out.")
+    how = Transfer.of(options if epochs is None else {**options, "epochs": epochs})
+    out = run / "transfer" / "".join(c if c.isalnum() else "-" for c in data)
+    done = train_on(run, data, how, out=out, threads=threads, progress=RichProgress())
+    if json:
+        print_json(done.to_json())
+    else:
+        print(done)
+    say(f"read {run}; wrote {done.network}, {out / 'transfer.json'}")
 
 
 def _found_for(opened: Run, architecture: Architecture) -> Budget:

@@ -40,6 +40,7 @@ from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_resul
 from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
 from snugnet.searching.search import make_method, require_kind, search
+from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest
 from snugnet.space.space import SearchSpace
 from snugnet.store import Say, StepCache, read_json, write_json
@@ -194,8 +195,13 @@ class Pipeline:
         return runs.first_supernet(self.recipe, self.data)
 
     def _train(self) -> None:
+        named = {phase.describe().get("resource") for phase in self.recipe.train.methods()}
+        binned = [name for name in self.places if name in named]  # measured costs that a method bins networks by
+
         def work() -> str:
-            costs = {"tables": self.tables, "budget": self.promised} if self.recipe.needs_budget else {}
+            costs: dict[str, Any] = {"tables": {name: self.tables[name] for name in binned}}
+            if self.recipe.needs_budget:
+                costs = {"tables": self.tables, "budget": self.promised}
             result = train_recipe(
                 self.recipe,
                 self._start(),
@@ -208,7 +214,7 @@ class Pipeline:
             return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
 
         inputs: Any = self.recipe.trained()
-        if self.recipe.needs_budget:
+        if self.recipe.needs_budget or binned:
             inputs = [inputs, self._hashes(*self._table_files)]
         self.steps.step("train", inputs, ["supernet.safetensors"], work)
 
@@ -322,12 +328,17 @@ class Pipeline:
             self.tables,
             self._front_resource,
             self.recipe.search.front,
-            method=how if isinstance(how, Adaptive | Tfnas) else Instant(),
+            method=how if isinstance(how, Adaptive | Tfnas) else Instant() if self._additive else Adaptive(),
             seed=self.recipe.seed,
             out=self.folder / "search",
             explore=explore,
             progress=self.progress,
         )
+
+    @property
+    def _additive(self) -> bool:
+        """Whether costs add up at each resolution: what `instant` and Frank-Wolfe need."""
+        return not Layout(self.space).at(self.space.resolutions[0]).why_not_additive
 
     @property
     def _front_resource(self) -> str:
