@@ -8,13 +8,15 @@ import torch
 
 from snugnet.budgets import Budget, cheapest, dearest, limits_of
 from snugnet.budgets.widths import Widths
-from snugnet.errors import BadInput, Infeasible
+from snugnet.errors import BadArchitecture, BadInput, BadSpace, Infeasible
 from snugnet.fitting.measured import MeasuredLoop
 from snugnet.nets import MixedSupernet
 from snugnet.searching.context import search_context
 from snugnet.searching.front import front
 from snugnet.searching.search import search
 from snugnet.space import preset
+from snugnet.space.architecture import parse
+from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace
 from snugnet.units import write
 
@@ -125,3 +127,20 @@ def test_a_front_and_the_wrong_kinds(net, table, digits, tiny_supernet, tables):
         search(tiny_supernet, digits, tables, {"latency": "60%"}, "tfnas")
     found = search(net, digits, table, {"latency": "70%"}, "random", networks=3, eval_images=64, final_images=64)
     assert found.fits
+
+
+def test_widths_in_multiples_of_eight_stay_so(digits):
+    """Runtimes that pack channels want it: ONNX Runtime takes twice as long for odd widths."""
+    space = preset("tfnas-thin-lowres", classes=10, resolution=8, width=2)
+    space = replace(space, rules=replace(space.rules, mid_divisor=8))
+    torch.manual_seed(0)
+    net = MixedSupernet(space).eval()
+    result = search(net, digits, {}, {"macs": "40%"}, "tfnas", eval_images=64, final_images=64)
+    widths = [block.mid_channels for stage in result.architecture.stages[1:] for block in stage.blocks]
+    assert result.fits and all(width % 8 == 0 for width in widths)
+    layout = Layout(space)
+    assert layout.decode(layout.encode([result.architecture])) == [result.architecture]
+    with pytest.raises(BadArchitecture, match="in steps of 8"):
+        parse(str(result.architecture).replace(f":{widths[0]}", f":{widths[0] - 1}", 1), space)
+    with pytest.raises(BadSpace, match="multiples of mid_divisor"):
+        replace(space, rules=replace(space.rules, mid_divisor=100))

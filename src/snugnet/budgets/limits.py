@@ -261,7 +261,7 @@ def _blocks(layout: Layout, table: CostTable, place: Place, sign: float) -> list
         mid_channels: list[int | None] = [None]
         if choice.expand_range:
             mid_range, start = layout.mid_range(place, number), layout.block_spec(place, number).mid_channels
-            mid_channels = [*sorted({mid_range.start, mid_range.stop - 1, start})]
+            mid_channels = [*sorted({mid_range[0], mid_range[-1], start})]
         ways = [(table.of_part(layout.block_spec(place, number, m)), Block.of(choice, m)) for m in mid_channels]
         best.append(min(ways, key=lambda way: sign * way[0]))
     return best

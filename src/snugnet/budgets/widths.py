@@ -38,6 +38,7 @@ class Widths:
         layout.require_additive()
         self.limits, self.layout, self.space = limits, layout, limits.space
         self._tables = {name: envelope(table) for name, table in limits.tables.items()}
+        self._step = limits.space.rules.mid_divisor
         self._curves: dict[tuple[str, int, int], Floats] = {}
 
     def mid_range(self, slot: int, choice: int) -> range:
@@ -65,7 +66,7 @@ class Widths:
     def costs(self, name: str, widths: WidthTable) -> list[Floats]:
         """Per slot: what every choice costs at its present width."""
         return [
-            np.array([self.curve(name, s, c)[w - self.mid_range(s, c).start] for c, w in enumerate(row)])
+            np.array([self.curve(name, s, c)[self.mid_range(s, c).index(w)] for c, w in enumerate(row)])
             for s, row in enumerate(widths)
         ]
 
@@ -74,7 +75,9 @@ class Widths:
         return [n for n, slot in enumerate(self.layout.slots) if slot.position < numbers[1][slot.stage]]
 
     def problem(self, numbers: Choices) -> tuple[WidthProblem, list[int]]:
-        """The widths of a network as numbers, and the slots they belong to; blocks without a range are part of the base."""
+        """The widths of a network as numbers, and the slots they belong to; blocks without a range are part of the base.
+
+        A width counts steps of `rules.mid_divisor` channels (the paper's is 1)."""
         running = self.running(numbers)
         free = [s for s in running if len(self.mid_range(s, numbers[0][s])) > 1]
         if not free:
@@ -95,8 +98,8 @@ class Widths:
         ranges = [self.mid_range(s, numbers[0][s]) for s in free]
         problem = WidthProblem(
             stages=tuple(self.layout.slots[s].stage for s in free),
-            low=tuple(r.start for r in ranges),
-            high=tuple(r.stop - 1 for r in ranges),
+            low=tuple(r[0] // self._step for r in ranges),
+            high=tuple(r[-1] // self._step for r in ranges),
             resources=tuple(resources),
         )
         return problem, free
@@ -104,8 +107,8 @@ class Widths:
     def scaled(self, numbers: Choices, widths: WidthTable) -> tuple[ScaledWidths, dict[int, int]]:
         """Elasticity-scaling of one network; the new width of every slot that has one."""
         problem, free = self.problem(numbers)
-        result = scale_widths(problem, [widths[s][numbers[0][s]] for s in free])
-        return result, dict(zip(free, result.widths))
+        result = scale_widths(problem, [widths[s][numbers[0][s]] // self._step for s in free])
+        return result, {s: width * self._step for s, width in zip(free, result.widths)}
 
     def architecture(self, numbers: Choices, widths: WidthTable | dict[int, int]) -> Architecture:
         """The network of these choices; `widths` by slot and choice, or by slot."""
@@ -126,7 +129,7 @@ def narrowest_network(limits: Limits) -> Architecture:
     inside, widths = feasible_narrowest(limits), Widths(limits)
     choice = min_max_utilisation(inside.problem).value
     numbers = inside.left.numbers(choice.options, choice.depths)
-    return widths.architecture(numbers, {s: widths.mid_range(s, numbers[0][s]).start for s in widths.running(numbers)})
+    return widths.architecture(numbers, {s: widths.mid_range(s, numbers[0][s])[0] for s in widths.running(numbers)})
 
 
 @final

@@ -87,8 +87,15 @@ class SpaceSection(Section):
 
     name: str
     width: float | None = None
+    mid_divisor: int | None = Field(default=None, ge=1)  # middle widths, free ones too, in multiples of it
 
     def build(self, data: Data) -> SearchSpace:
+        space = self._named(data)
+        if self.mid_divisor is None:
+            return space
+        return dataclasses.replace(space, rules=dataclasses.replace(space.rules, mid_divisor=self.mid_divisor))
+
+    def _named(self, data: Data) -> SearchSpace:
         if Path(self.name).suffix.lower() in (".yaml", ".yml"):
             return find_space(self.name)
         options: dict[str, Any] = {"classes": data.classes, "resolution": data.about.resolution}

@@ -94,7 +94,7 @@ class ElasticBlock(nn.Module):
     def decisions(self, genes: Genes) -> Decisions:
         """What the rows of `genes` decide for this block (rows whose stage ends before it included)."""
         rows = self.layout.block_rows(genes, self.slot)
-        mid_channels = self._low[rows.in_width, rows.choice] + rows.mid
+        mid_channels = self._low[rows.in_width, rows.choice] + rows.mid * self.space.rules.mid_divisor
         return Decisions(
             operation=self.operation_of[rows.choice],
             kernel=self._kernel[rows.choice],
@@ -208,7 +208,7 @@ class ElasticBlock(nn.Module):
         mid_range = [[self.space.mid_range(choice, n) for choice in choices] for n in self.in_widths]
         self._low = np.array([[m.start for m in line] for line in mid_range])
         self._cells = np.array([[len(m) for m in line] for line in mid_range])
-        self._widest = int((self._low + self._cells).max()) - 1
+        self._widest = max(m[-1] for line in mid_range for m in line)
         self._kernel = np.array([choice.kernel for choice in choices])
         # The squeeze layer's width follows the image's own middle width where the rules say so.
         rules = self.space.rules

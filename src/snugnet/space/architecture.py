@@ -204,7 +204,8 @@ def _check_block(placed: PlacedBlock, space: SearchSpace) -> None:
         rule = "needs a middle width (':83')" if choice.expand_range else "has no free middle width"
         _outside(f"{place} {rule}", str(placed.block), space)
     if width is not None and width not in (mid_range := space.mid_range(choice, placed.in_channels)):
-        _outside(f"{place}: middle width must be {mid_range.start} to {mid_range.stop - 1}", width, space)
+        steps = "" if mid_range.step == 1 else f" in steps of {mid_range.step}"
+        _outside(f"{place}: middle width must be {mid_range[0]} to {mid_range[-1]}{steps}", width, space)
 
 
 def _block(word: str, stage: int) -> list[Block]:

@@ -161,7 +161,7 @@ class Layout:
                 genes.choice[row, s, d] = number = find_choice(placed, space)
                 if block.mid_channels is not None:
                     mid_range = space.mid_range(self.choices(s, d)[number], in_channels)
-                    genes.position[row, s, d] = (block.mid_channels - mid_range.start) / max(len(mid_range) - 1, 1)
+                    genes.position[row, s, d] = mid_range.index(block.mid_channels) / max(len(mid_range) - 1, 1)
         return genes
 
     def decode(self, genes: Genes) -> list[Architecture]:

@@ -262,10 +262,12 @@ class SearchSpace:
 
     def _check_widths(self, place: str, choice: BlockChoice, in_channels: int) -> None:
         widths = self.mid_range(choice, in_channels)
-        ends, rule = (
-            (widths.start, widths.stop - 1),
-            f"middle widths behind {in_channels} channels must be 1 to {MAX_CHANNELS}",
+        _require(
+            len(widths) > 0 and (choice.expand_range is None or self.rules.mid_channels(choice, in_channels) in widths),
+            f"{place}: a range behind {in_channels} channels must hold multiples of mid_divisor, its start among them",
+            (choice.expand_range, self.rules.mid_divisor),
         )
+        ends, rule = (widths[0], widths[-1]), f"middle widths behind {in_channels} channels must be 1 to {MAX_CHANNELS}"
         _require(ends[0] >= 1 and ends[1] <= MAX_CHANNELS, f"{place}: {rule}", ends)
         if choice.expand_range is not None and in_channels in widths:
             # Without expansion a block has one layer less: no weights could be shared along such a range.
@@ -282,12 +284,13 @@ class SearchSpace:
         return self.stem.widths if index == 0 else self.stages[index - 1].widths
 
     def mid_range(self, choice: BlockChoice, in_channels: int) -> range:
-        """The middle widths `choice` may take behind `in_channels` channels."""
+        """The middle widths `choice` may take behind `in_channels` channels: of a range, the multiples of mid_divisor."""
         if choice.expand_range is None:
             mid_channels = self.rules.mid_channels(choice, in_channels)
             return range(mid_channels, mid_channels + 1)
         low, high = (round(bound * in_channels) for bound in choice.expand_range)
-        return range(low, high + 1)
+        step = self.rules.mid_divisor
+        return range(-(-low // step) * step, high + 1, step)
 
     def stage_ways(self, index: int, in_channels: int, width: int, depth: int) -> int:
         """In how many ways stage `index` can be filled at this input width, output width and depth."""
