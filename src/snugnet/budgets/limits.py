@@ -24,6 +24,7 @@ from snugnet.errors import BadInput, Infeasible
 from snugnet.solve import TOLERANCE
 from snugnet.space.architecture import Architecture, Block, StageChoice
 from snugnet.space.layout import Layout
+from snugnet.space.sampling import smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import Place, plan
 
@@ -132,10 +133,11 @@ def limits_of(
         if effective > amount:
             table, effective = table.scaled(amount / effective), amount
         limit = Limit(name=name, asked=amount, effective=effective, table=table, device=table.origin.get("device"))
-        least = cheapest(space, table).cost
-        if not limit.admits(least):
-            # In the user's own numbers: what was asked, and what would do with the margin on top.
-            raise too_little(space, name, aim, table.upper(least) if margin else least)
+        if not limit.admits(table.of_network(plan(smallest(space), space))):
+            least = cheapest(space, table).cost  # seldom another network
+            if not limit.admits(least):
+                # In the user's own numbers: what was asked, and what would do with the margin on top.
+                raise too_little(space, name, aim, table.upper(least) if margin else least)
         limits.append(limit)
     return Limits(space, asked, limits)
 
@@ -210,6 +212,8 @@ def dearest(space: SearchSpace, table: CostTable) -> Extreme:
 def _extreme(space: SearchSpace, table: CostTable, sign: float) -> Extreme:
     """The network that minimises sign * cost."""
     layout, networks = Layout(space), []
+    if table.expect is not None:  # an extreme of the whole space needs the whole table
+        table.expect(list(layout.distinct_specs()))
     for resolution in space.resolutions:
         heads = layout.head_specs(resolution)
         for stem in layout.stem_specs(resolution):

@@ -51,19 +51,21 @@ def measure(
     batch: int = 1,
     settings: TimingSettings | None = None,
     networks: int = CALIBRATION_NETWORKS,
+    parts: Sequence[LayerSpec] | None = None,
     out: str | Path | None = None,
     source: str | None = None,
     progress: Progress | None = None,
 ) -> CostTable:
     """Measure `space` on `device`. With `out` the table is written there, and a killed run goes on where it was.
 
-    `source` is how the user named the space (a preset or a file); it is kept so that the table can find it again.
+    `source` is how the user named the space (a preset or a file); it is kept so that the table can find it again. `parts`
+    restricts it to some parts, among them all that the calibration networks consist of (`costs.lazy`).
     """
     rules, shown = replace(settings or TimingSettings(), statistic="quiet"), progress or NullProgress()
     check_batch(batch)
     if out is not None:
         check_writable(out)
-    parts = Layout(space).distinct_specs()
+    parts = Layout(space).distinct_specs() if parts is None else parts
     chosen = spread_networks(space, networks, np.random.default_rng([rules.seed, 16]))
     plans = [plan(architecture, space) for architecture in chosen]
     about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch, "versions": versions()}

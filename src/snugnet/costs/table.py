@@ -90,6 +90,8 @@ class CostTable:
 
     def scaled(self, factor: float) -> CostTable:
         """The same table with every cost times `factor`: corrected by whole networks measured near a limit."""
+        if self.expect is not None:
+            return replace(self, costs=self.costs.times(factor))  # type: ignore[attr-defined]
         return replace(self, costs={part: factor * cost for part, cost in self.costs.items()})
 
     @property
@@ -114,12 +116,19 @@ class CostTable:
         costs, uppers = self._knots
         return _along(limit, uppers, costs)
 
+    @property
+    def expect(self) -> Callable[[list[LayerSpec]], None] | None:
+        """Of a table that is measured on demand (`costs.lazy`): has the costs of these parts ready, all at once."""
+        return getattr(self.costs, "expect", None)
+
     def of_part(self, part: LayerSpec) -> float:
         known = self.costs.get(part)
         return self._between(part) if known is None else known
 
     def of_network(self, network: NetworkSpec) -> float:
         """The network's cost as the table sees it."""
+        if self.expect is not None:
+            self.expect(list(network.parts))
         return self.combined(self.of_part(part) for part in network.parts)
 
     def combined(self, costs: Iterable[float]) -> float:

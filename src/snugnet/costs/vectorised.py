@@ -1,12 +1,13 @@
 """Costs of a million architectures at once.
 
 Every decision of a `Genes` row selects an entry in small lookup arrays (stage x input width x output width x resolution
-x choice x middle width), filled once from the cost of each part. Then a row's cost is a handful of gathers and a sum.
+x choice x middle width) that holds the number of a part. Then a row's cost is a handful of gathers and a sum. Where parts
+are measured on demand (`expect`), those that the rows of a call select are asked for together, and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import final
 
 import numpy as np
@@ -18,50 +19,88 @@ from snugnet.space.spec import LayerSpec
 from snugnet.store import sha256
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @final
 class CostLookup:
     """The lookup arrays of one cost function over one space; call it with `Genes`."""
 
-    def __init__(self, space: SearchSpace, cost: Callable[[LayerSpec], float], combine: str = "sum") -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        cost: Callable[[LayerSpec], float],
+        combine: str = "sum",
+        expect: Callable[[list[LayerSpec]], None] | None = None,
+    ) -> None:
         self.layout, self.add = Layout(space), np.add if combine == "sum" else np.maximum
+        self._cost, self._expect = cost, expect
+        numbers: dict[LayerSpec, int] = {}
+
+        def number(part: LayerSpec) -> int:
+            return numbers.setdefault(part, len(numbers))
+
         stems = [self.layout.stem_specs(size) for size in space.resolutions]
-        self.stem = np.array([[cost(spec) for spec in row] for row in stems], dtype=float)
+        self.stem = np.array([[number(part) for part in row] for row in stems])
         self.blocks = [  # [stage][position]; the last serves those behind it
-            [_lookup(self.layout, index, position, cost) for position in stage.distinct_positions]
+            [_lookup(self.layout, index, position, number) for position in stage.distinct_positions]
             for index, stage in enumerate(space.stages)
         ]
         heads = [self.layout.head_specs(size) for size in space.resolutions]
-        self.head = np.array([[[cost(spec) for spec in row] for row in rows] for rows in heads], dtype=float)
+        self.head = np.array([[[number(part) for part in row] for row in rows] for rows in heads])
+        self._parts, self._costs = tuple(numbers), np.full(len(numbers), np.nan)
+        if expect is None:
+            self._fill(np.arange(len(numbers)))
 
     def __call__(self, genes: Genes) -> FloatArray:
         """[n] costs of the architectures in `genes`."""
-        total: FloatArray = self.stem[genes.resolution, genes.stem]
+        chosen = [*self._numbers(genes)]
+        if self._expect is not None:
+            self._fill(np.unique(np.concatenate([numbers[runs] for numbers, runs in chosen])))
+        total: FloatArray = np.zeros(len(genes))
+        for numbers, runs in chosen:
+            total = np.where(runs, self.add(total, self._costs[numbers]), total)
+        return total
+
+    def _numbers(self, genes: Genes) -> Iterator[tuple[IntArray, NDArray[np.bool_]]]:
+        """For the stem, every slot and the head: the number of each row's part, and whether it runs."""
+        always = np.ones(len(genes), dtype=bool)
+        yield self.stem[genes.resolution, genes.stem], always
         for slot in self.layout.slots:
             depth = np.array(self.layout.space.stages[slot.stage].depths)[genes.depth[:, slot.stage]]
             tables = self.blocks[slot.stage]
             table = tables[min(slot.position, len(tables) - 1)]
             rows = self.layout.block_rows(genes, slot)
-            values = table[genes.resolution, rows.in_width, rows.out_width, rows.choice, rows.mid]
-            total = np.where(slot.position < depth, self.add(total, values), total)
-        result: FloatArray = self.add(total, self.head[genes.resolution, genes.width[:, -1], genes.head])
-        return result
+            numbers = table[genes.resolution, rows.in_width, rows.out_width, rows.choice, rows.mid]
+            yield numbers, slot.position < depth
+        yield self.head[genes.resolution, genes.width[:, -1], genes.head], always
+
+    def _fill(self, numbers: IntArray) -> None:
+        """Have the costs of these parts ready."""
+        missing = numbers[np.isnan(self._costs[numbers])].tolist()
+        if missing and self._expect is not None:
+            self._expect([self._parts[number] for number in missing])
+        for number in missing:
+            self._costs[number] = self._cost(self._parts[number])
 
     def bounds(self) -> tuple[float, float]:
         """No network of the space costs less than the first or more than the second; both may be out of reach."""
-        low, high = self.stem.min(), self.stem.max()
+        self._fill(np.arange(len(self._parts)))
+        costs = self._costs
+        low, high = costs[self.stem].min(), costs[self.stem].max()
         for index, stage in enumerate(self.layout.space.stages):
             tables = self.blocks[index]
             for position in range(stage.max_depth):
                 table = tables[min(position, len(tables) - 1)]
-                low = self.add(low, table[table > 0].min()) if position < stage.depths[0] else low
-                high = self.add(high, table.max())
-        return float(self.add(low, self.head.min())), float(self.add(high, self.head.max()))
+                possible = costs[table[table >= 0]]
+                low = self.add(low, possible.min()) if position < stage.depths[0] else low
+                high = self.add(high, possible.max())
+        return float(self.add(low, costs[self.head].min())), float(self.add(high, costs[self.head].max()))
 
     def identity(self) -> str:
         """What the costs depend on, in sixteen letters."""
-        arrays = [self.stem, *(table for tables in self.blocks for table in tables), self.head]
+        self._fill(np.arange(len(self._parts)))
+        arrays = [self.stem, *(table for tables in self.blocks for table in tables), self.head, self._costs]
         return sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))[:16]
 
 
@@ -72,17 +111,19 @@ def costs_of_many(
     return CostLookup(space, cost, combine)(genes)
 
 
-def _lookup(layout: Layout, stage: int, position: int, cost: Callable[[LayerSpec], float]) -> FloatArray:
-    """[resolution, input width, output width, choice, middle width] -> cost; later blocks keep their width."""
+def _lookup(layout: Layout, stage: int, position: int, number: Callable[[LayerSpec], int]) -> IntArray:
+    """[resolution, input width, output width, choice, middle width] -> the part's number, -1 where no block can be: later
+    blocks keep their width."""
     space, inputs = layout.space, layout.in_widths(stage, position)
     widths, choices = space.stages[stage].widths, range(len(layout.choices(stage, position)))
     most = int(layout.mid_cells(stage, position).max())
-    table = np.zeros((len(space.resolutions), len(inputs), len(widths), len(choices), most))
+    shape = (len(space.resolutions), len(inputs), len(widths), len(choices), most)
+    table: IntArray = np.full(shape, -1, dtype=np.int64)
     for r, resolution in enumerate(space.resolutions):
         for place in layout.places(stage, resolution):
             if place.position == position:
                 at = r, inputs.index(place.in_channels), widths.index(place.out_channels)
                 for c in choices:
                     for m, mid_channels in enumerate(layout.mid_range(place, c)):
-                        table[(*at, c, m)] = cost(layout.block_spec(place, c, mid_channels))
+                        table[(*at, c, m)] = number(layout.block_spec(place, c, mid_channels))
     return table

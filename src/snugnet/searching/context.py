@@ -83,8 +83,10 @@ def search_context(
         start = problems[0].architecture(min_max_utilisation(problems[0].problem).value)
         return SearchContext(limits=problems[0].limits, start=start, problems=problems)
     limits = limits_of(space, tables, budget, tighten=tighten)
-    candidates = [smallest(space), *(cheapest(space, table).architecture for table in limits.tables.values())]
-    fitting = [architecture for architecture in candidates if limits.fits(architecture)]
+    fitting = [smallest(space)] if limits.fits(smallest(space)) else []
+    if not fitting:  # the cheapest of all only then: a table that is measured on demand would have to be complete
+        cheapest_ones = [cheapest(space, table).architecture for table in limits.tables.values()]
+        fitting = [architecture for architecture in cheapest_ones if limits.fits(architecture)]
     if not fitting:
         raise Infeasible(
             f"the cheapest networks of space {space.name!r} must meet all limits together",

@@ -34,7 +34,8 @@ class FeasibleSampler:
         self.limits, self.space, self.start = limits, limits.space, start
         self.layout = Layout(limits.space)
         self._lookups = {
-            name: CostLookup(self.space, table.of_part, table.combine) for name, table in limits.tables.items()
+            name: CostLookup(self.space, table.of_part, table.combine, table.expect)
+            for name, table in limits.tables.items()
         }
 
     def fits(self, genes: Genes) -> NDArray[np.bool_]:
