@@ -4,10 +4,14 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from snugnet.budgets import Budget, limits_of
@@ -211,11 +215,24 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path):
     assert reports(out) == reports(tmp_path / "whole")
 
 
-def test_two_shards_learn_what_one_batch_learns(tmp_path):
-    """Noise and paths are shared by the shards, so only batch norm sees a difference."""
-    _, _ = run(tmp_path / "two", accumulate=2)
-    rows = reports(tmp_path / "two")
-    assert all(np.isfinite(row["alpha"][0]).all() for row in rows) and rows[-1]["alpha"] != rows[0]["alpha"]
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds_that_accumulates(tmp_path):
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(here / "two_ranks_tfnas.py"), str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ranks = [load_file(tmp_path / f"rank{i}.safetensors") for i in (0, 1)]
+    assert same(ranks[0], ranks[1])
+    alone, _ = run(tmp_path / "alone", accumulate=2)
+    assert reports(tmp_path / "alone")[-1]["widths"] == reports(tmp_path / "run")[-1]["widths"]
+    for name in ("log_alpha", "log_beta"):
+        assert torch.allclose(alone.state_dict()[name], ranks[0][name], rtol=0, atol=1e-4), name
 
 
 def test_the_architecture_step_leaves_weights_alone_and_the_weight_step_the_architecture():

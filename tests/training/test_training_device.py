@@ -41,3 +41,13 @@ def test_a_student_is_taught_on_the_device(cuda):
     student, teacher = Plain(1), Plain(2)
     result = finetune(student, toy_data(), teacher=teacher, epochs=1, **QUICK)
     assert on_device(student.last.weight) and "accuracy" in result.accuracies
+
+
+def test_a_search_in_training_runs_on_the_device(cuda, tmp_path):
+    from test_tfnas import BUDGET, METHOD, supernet
+
+    net = supernet()
+    result = train(net, toy_data(), METHOD, budget=BUDGET, out=tmp_path, **QUICK)
+    assert all(on_device(t) for t in net.state_dict().values()) and set(result.accuracies) == {"strongest"}
+    again = supernet()
+    assert train(again, toy_data(), METHOD, budget=BUDGET, out=tmp_path, **QUICK).resumed_at == result.steps
