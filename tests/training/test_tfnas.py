@@ -260,6 +260,24 @@ def test_the_architecture_step_leaves_weights_alone_and_the_weight_step_the_arch
     assert seen == [0, 2, 4] * 3
 
 
+def test_held_out_images_are_read_for_architecture_steps_alone_and_each_once_a_round():
+    seen = []
+    then = type(METHOD).then
+
+    def watch(self, given, state):
+        seen.append(given.second()[0])
+        return then(self, given, state)
+
+    type(METHOD).then = watch
+    try:
+        run()
+    finally:
+        type(METHOD).then = then
+    assert len(seen) == 9  # 51 images of val, 16 a step: three steps a round
+    for first in range(0, 9, 3):
+        assert len(torch.cat(seen[first : first + 3]).flatten(1).unique(dim=0)) == 48
+
+
 def test_optimisers_are_made_anew_every_epoch():
     moments = []
     end = type(METHOD).end_epoch

@@ -114,9 +114,11 @@ def finetune(
     changes = {"scratch": scratch or section.scratch, "options": {**section.options, **read_options(option)}}
     if epochs is not None:
         changes["epochs"] = epochs
+    recipe = opened.recipe
+    data = opened.data if recipe.data.subset is None else recipe.load_data(whole=True)  # a subset was for the search
     tuned = finetune_found(
         opened.supernet,
-        opened.data,
+        data,
         architecture,
         section.model_copy(update=changes),
         run,

@@ -265,7 +265,7 @@ def _heat(files: RunFiles, space: SearchSpace | None) -> Section:
     assert files.search is not None  # `attempt` has seen to it
     details, method = files.search.details, files.search.method
     if "alpha" not in details:
-        reason = f"Only the Frank-Wolfe search (bcsfw) moves through probabilities; this network is from {method}."
+        reason = f"Only bcsfw and tfnas move through probabilities; this network is from {method}."
         return {"missing": reason}
     stages = []
     for index, (alpha, beta) in enumerate(zip(details["alpha"], details["beta"])):

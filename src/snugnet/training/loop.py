@@ -332,7 +332,10 @@ class Loop:
             return iter([None] * (steps - start))
         check_batch(stream.batch, self._sync.total, self._data.size(stream.split), stream.split)
         seed, crop = self._seed().fold_in("second"), stream.augmentation is not None
-        return self._batches(stream.split, stream.batch, start, seed, crop=crop)
+        needed = stream.needed or (lambda _: True)
+        before = sum(map(needed, range(start)))
+        batches = self._batches(stream.split, stream.batch, before, seed, crop=crop)
+        return (next(batches) if needed(step) else None for step in range(start, steps))
 
     def _seed(self) -> Seed:
         return Seed(self._options.seed).fold_in("phase", self.position.phase)

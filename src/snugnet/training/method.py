@@ -77,12 +77,14 @@ class PhaseContext:
 class Stream:
     """A second stream of batches: `batch` images of `split` a step over all shards, in an order of its own.
 
-    Which images a step gets depends on the step's number alone. Without `augmentation` they come as for evaluation.
+    Which images a step gets depends on the step's number alone. Without `augmentation` they come as for evaluation. Steps
+    of the phase that are not `needed` get none, and none are read for them.
     """
 
     batch: int
     split: str = "val"
     augmentation: Augmentation | None = None
+    needed: Callable[[int], bool] | None = None  # by the step's number in the phase; None: every one
 
 
 @final

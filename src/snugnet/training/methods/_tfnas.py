@@ -100,6 +100,11 @@ class TfNas(Method):
         alpha, beta = net.log_alpha.new_zeros(net.log_alpha.shape), net.log_beta.new_zeros(net.log_beta.shape)
         for row, count in zip(alpha.split(net.choice_counts), net.choice_counts):
             row.fill_(-float(np.log(count)))
+        per_epoch = context.steps // context.epochs
+
+        def needed(step: int) -> bool:
+            return self.alternates_at(step / per_epoch, step % per_epoch)
+
         alpha.requires_grad_()
         beta.requires_grad_()
         adam = ArchitectureAdam(
@@ -116,7 +121,7 @@ class TfNas(Method):
                 "stable": torch.zeros(len(net.choice_counts), dtype=torch.int64, device=context.device),
             },
             optimisers={"adam": adam},
-            stream=Stream(split=self.held_out, batch=self.held_out_batch),
+            stream=Stream(split=self.held_out, batch=self.held_out_batch, needed=needed),
             constants=ExpectedCosts(net, limits),
         )
 
