@@ -29,7 +29,7 @@ from snugnet.data.dataset import SPLITS
 from snugnet.errors import BadInput
 from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.seeds import Seed
-from snugnet.solve.problem import expected_cost
+from snugnet.solve.problem import Outcome, expected_cost
 from snugnet.training.losses import cross_entropy
 from snugnet.training.method import EpochEnd, EpochReport, Method, MethodState, PhaseContext, Rule, Step, Stream
 from snugnet.training.optimiser import forget
@@ -168,7 +168,7 @@ class TfNas(Method):
             for slot, width in by_slot.items():
                 net.operations(slot)[numbers[0][slot]].keep(width)
             costs.refresh()
-            message = scaled.status.message if not scaled.fits else ""
+            message = "" if scaled.status.outcome is Outcome.OPTIMAL else scaled.status.message
         for optimiser in end.optimisers:
             forget(optimiser)
         now = net.widths()
