@@ -36,7 +36,7 @@ from snugnet.devices.timing import TimingSettings, time_subjects
 from snugnet.evaluate.scoring import ImageCache, accuracy, subnetwork
 from snugnet.fitting.measured import MeasuredLoop
 from snugnet.fitting.runs import fresh_supernet
-from snugnet.fitting.starting import EXPANDS, SHORT, schedule
+from snugnet.fitting.starting import SHORT, schedule
 from snugnet.nets import Network, build
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.sampling import largest
@@ -164,10 +164,12 @@ def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
     if best is None:
         return {"accuracy": None, "reason": "nothing fits as measured"}
     architecture = best.result.architecture
-    network = subnetwork(supernet, architecture, images)
+    network: Any = subnetwork(supernet, architecture, images)
     side = architecture.resolution
     inherited = accuracy(network, bench.data(side), "val")
-    share, lr = (SHORT["finetune"], 0.02) if kind == "snugnet" else (FROM_NOTHING["finetune"], 0.05)
+    share, lr = FROM_NOTHING["finetune"], 0.05
+    if kind == "snugnet":
+        network, share, lr = sn.extract(_elastic(bench), architecture), SHORT["finetune"], 0.02
     reached = bench.finetuned(network, side, share * bench.asked.steps, lr=lr)
     return {
         "accuracy": reached,
@@ -183,12 +185,8 @@ def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
     """Trained on what is left of the image-steps when the found network's are taken off."""
     per_epoch, steps = data.size("train"), bench.asked.steps
     if kind == "snugnet":
-        with torch.random.fork_rng():
-            torch.manual_seed(bench.seed)
-            supernet = sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10, expands=EXPANDS)
-        rows, tuning = schedule(per_epoch, steps, data.about.resolution)
-        if tuning["distill"]:
-            sys.exit(f"{steps} image-steps are enough for paths and a teacher: this compares what few can do")
+        supernet = _elastic(bench)
+        rows = schedule(per_epoch, steps, data.about.resolution)[0]
         phases = [sn.methods.METHODS[row.pop("method")](**row) for row in rows]
     else:
         space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=bench.asked.resolution)
@@ -206,6 +204,16 @@ def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
     return supernet.eval()
 
 
+def _elastic(bench: Bench) -> Any:
+    """The space around the start as `snugnet fit` chooses it, with the start's own weights."""
+    _, finetune, choices = schedule(bench.asked.images, bench.asked.steps, bench.asked.resolution)
+    if not finetune["from_start"]:
+        sys.exit(f"{bench.asked.steps} image-steps are enough for paths and a teacher; this compares what few can do")
+    with torch.random.fork_rng():
+        torch.manual_seed(bench.seed)
+        return sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10, **choices)
+
+
 def _table(bench: Bench, supernet: Any, kind: str) -> Any:
     path = bench.asked.work / f"table-{kind}.json"
     if path.exists():
@@ -216,7 +224,7 @@ def _table(bench: Bench, supernet: Any, kind: str) -> Any:
 
 def _resolutions(asked: argparse.Namespace) -> tuple[int, ...]:
     side = asked.resolution
-    return (side - 16, side, side + 16, side + 32)
+    return tuple(side + step for step in (-32, -24, -16, -8, 0, 16, 32))
 
 
 CONTESTANTS: dict[str, Callable[[Bench, float], dict[str, Any]]] = {

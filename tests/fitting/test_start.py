@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from snugnet.data.dataset import load, native_sides
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.evaluate.scoring import accuracy
-from snugnet.fitting import fit, read
+from snugnet.fitting import find, fit, read
 from snugnet.fitting.fit_data import _kept_start
 from snugnet.fitting.runs import first_supernet, open_run
 from snugnet.fitting.starting import _Sizes, schedule, seconds_of, start_recipe
@@ -71,10 +71,37 @@ def test_little_time_takes_smaller_images_but_never_too_small(seconds, resolutio
 
 def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
     for seen, methods_used in ((10_000, 2), (190_000, 2), (210_000, 3)):
-        phases, finetune = schedule(1000, seen, 64)
-        assert len(phases) == methods_used and (finetune["distill"] > 0) == (methods_used == 3)
+        phases, finetune, space = schedule(1000, seen, 64)
+        long = methods_used == 3
+        assert len(phases) == methods_used and (finetune["options"]["distill"] > 0) == long == space["kernels"]
+        assert finetune["from_start"] != long
         epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
         assert min(epochs) >= 1 and sum(epochs) * 1000 == pytest.approx(seen, rel=0.1)
+
+
+def test_few_steps_begin_at_the_weights_of_the_start(pets, tmp_path):
+    """One step of a tiny rate: what is shipped is the start's block, not what the phases made of it; or, where that fell
+    behind the trained super-network, the latter."""
+    tiny = ["finetune.epochs=1", "finetune.options.lr=1e-6", "finetune.options.ema=null", "train.phases[1].lr=0.05"]
+    fit(
+        pets,
+        {"macs": "70%"},
+        out=tmp_path / "run",
+        start="efficientnet-lite0",
+        time="4s",
+        changes=CHEAP + tiny,
+        threads=1,
+    )
+    run = open_run(tmp_path / "run")
+    assert run.recipe.finetune.from_start
+    (home,) = (tmp_path / "run" / "finetune").iterdir()
+    tuned = load_file(home / "weights.safetensors")
+    name = "stem.conv.weight"
+    start = load_start("efficientnet-lite0").network().state_dict()[name]
+    assert torch.allclose(tuned[name], start, atol=1e-4)
+    assert not torch.allclose(run.supernet.state_dict()[name], start, atol=1e-4)
+    with pytest.raises(BadInput, match="needs a `start`"):
+        find("digits", ["finetune.from_start=true"])
 
 
 def test_the_whole_way(pets, tmp_path):

@@ -101,6 +101,7 @@ def finetune(
     With --transfer DATA, train the run's finished network on other images instead (150 epochs of AttentiveNAS's settings,
     learning rate and weight decay searched on held-out images)."""
     from snugnet.fitting.finetuning import finetune_found
+    from snugnet.fitting.runs import first_supernet
 
     if transfer is not None:
         _transfer(run, transfer, epochs, scratch, read_options(option), threads, json)
@@ -114,13 +115,12 @@ def finetune(
     changes = {"scratch": scratch or section.scratch, "options": {**section.options, **read_options(option)}}
     if epochs is not None:
         changes["epochs"] = epochs
-    recipe = opened.recipe
-    data = opened.data if recipe.data.subset is None else recipe.load_data(whole=True)  # a subset was for the search
+    recipe, section = opened.recipe, section.model_copy(update=changes)
     tuned = finetune_found(
         opened.supernet,
-        data,
+        recipe.load_data(architecture.resolution, whole=True),  # at its own resolution; a subset was for the search
         architecture,
-        section.model_copy(update=changes),
+        section,
         run,
         seed=opened.recipe.seed,
         channels_last=opened.recipe.train.channels_last,
@@ -128,6 +128,7 @@ def finetune(
         device=opened.recipe.train.device,
         progress=RichProgress(),
         budget=_found_for(opened, architecture).to_json(),
+        origin=first_supernet(opened.recipe, opened.data) if section.from_start and not section.scratch else None,
     )
     network = run / "network.safetensors"
     if json:

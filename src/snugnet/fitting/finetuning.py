@@ -1,8 +1,9 @@
 """From a found architecture to a trained plain network in the run folder.
 
-Inherited weights with batch-norm statistics of their own, then fine-tuning with the largest network as teacher, or
-training from scratch. Every network and setting has a folder of its own under `finetune/`, so each resumes by itself.
-Where fine-tuning left the network worse on held-out images than it was, the network is shipped as it was, and that is said.
+Inherited weights with batch-norm statistics of their own, then fine-tuning with the largest network as teacher; or the
+weights of the trained network that a run started from; or training from scratch. Every network and setting has a folder of
+its own under `finetune/`, so each resumes by itself. Where fine-tuning left the network worse on held-out images than it
+was, the network is shipped as it was, and that is said.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import save_network
+from snugnet.errors import BadInput
 from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, resized, subnetwork
 from snugnet.fitting.recipe import FinetuneSection, unknown_key
-from snugnet.nets import Network, Supernet, build
+from snugnet.nets import Network, Supernet, build, extract
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
@@ -77,8 +80,10 @@ def finetune_found(
     progress: Progress,
     device: str = "auto",
     budget: dict[str, str] | None = None,
+    origin: Supernet | None = None,
 ) -> Finetuned:
-    """Train the found network and write network.safetensors and accuracy.json."""
+    """Train the found network and write network.safetensors and accuracy.json. `origin`: a super-network whose weights it
+    starts from, in place of those of `supernet`, which it must then not fall behind."""
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
     images = ImageCache(data)  # placed where each network is: training may move it
     network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed, folder / TEACHER)
@@ -88,7 +93,8 @@ def finetune_found(
             beside["before"] = accuracy(network, images)
         if teacher is not None and method.describe().get("distill"):
             beside["teacher"] = accuracy(teacher, images)
-        start = copy.deepcopy(network)
+        start = network
+        network = copy.deepcopy(start) if origin is None else extract(origin, architecture).to(device_of(supernet))
         home = _home(folder, supernet, architecture, section)
         options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "device": device}
         options["start"] = home.name  # recalibration has other last bits with other threads: the name says what it is
@@ -109,8 +115,15 @@ def finetune_method(section: FinetuneSection) -> Method:
     for name in section.options:
         if name not in known:
             raise unknown_key("an option of finetune", name, known)
-    make = methods.scratch if section.scratch else methods.finetune
-    return make(**{"epochs": section.epochs or 1, **section.options})
+    defaults = (methods.scratch if section.scratch else methods.finetune)(epochs=section.epochs or 1)
+    try:  # YAML takes 1e-4 for text
+        method: Method = TypeAdapter(type(defaults)).validate_python({**vars(defaults), **section.options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        rule = f"option {place} of finetune cannot be used ({first['msg'][0].lower() + first['msg'][1:]})"
+        raise BadInput(rule, value=first["input"], remedy="Give it the kind of value its default has.") from error
+    return method
 
 
 def card_of(data: Data, supernet: Supernet, architecture: Architecture, budget: dict[str, str]) -> Card:

@@ -387,6 +387,7 @@ class Pipeline:
                     device=self.recipe.train.device,
                     progress=self.progress,
                     budget=self.promised.to_json(),
+                    origin=self._start() if section.from_start and not section.scratch else None,
                 )
             )
 

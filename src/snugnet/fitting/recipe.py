@@ -185,6 +185,7 @@ class FinetuneSection(Section):
 
     epochs: int = Field(default=10, ge=0)  # 0: inherited weights as they are, with batch-norm statistics of its own
     scratch: bool = False
+    from_start: bool = False  # with a `start`: from its own weights, not from what phases of training made of them
     batch: int = Field(default=128, ge=1)
     options: dict[str, Any] = Field(default_factory=dict)  # of the method: lr, distill, temperature, mixup, ...
 
@@ -209,6 +210,8 @@ class Recipe(Section):
     def _one_space(self) -> Recipe:
         if (self.space is None) == (self.start is None):
             raise ValueError("a recipe has either `space` or `start`")
+        if self.finetune.from_start and self.start is None:
+            raise ValueError("`finetune: {from_start: true}` needs a `start`")
         return self
 
     def load_data(self, resolution: int | None = None, *, whole: bool = False) -> Data:

@@ -2,11 +2,14 @@
 
 What users have is a few thousand images and a published network. The starting network learns the new classes first (its
 last layer, then all of it), at the resolution that suits the images; the network within the budget is then searched among
-its sub-networks and trained for most of the time. With much time the space around the start trains in between, with a path
-per image, and the start teaches the found network. With little it does neither: measured on CIFAR-10 (docs/LOG.md), a few
-thousand images of path training leave all sub-networks worse than the weights they began with, and a start that has hardly
-learnt the new classes itself holds its pupil back; blocks left out of a trained network, with batch-norm statistics of
-their own, rank as they do after fine-tuning.
+its sub-networks and trained for most of the time.
+
+With much time the space around the start has widths and kernels to choose too and trains in between, with a path per image,
+and the start teaches the found network. With little time none of that pays. Measured on CIFAR-10 (docs/LOG.md): a few
+thousand images of path training leave sub-networks worse than the weights they began with; blocks that lost channels or
+the edge of their kernels do not recover, where networks with fewer blocks soon do as well as the whole one; a start that
+has hardly learnt the new classes is no teacher, and its own published weights are the better beginning for the found
+network. So depth and resolution are searched, and the first phases only serve to compare sub-networks.
 
 How many images each phase sees follows from the time and from how fast one training step of the starting network is here.
 The recipe is written into the run like any other, so that it can be edited and run again.
@@ -35,15 +38,15 @@ from snugnet.progress import NullProgress, Progress
 DEFAULT_TIME = "30min"
 _UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _STEP = 16  # resolutions are multiples of it
-EXPANDS = (0.5, 0.75, 1.0)  # shares of each block's middle channels
 # How far small images are enlarged, at most and at least: a network made for 224 px sees little in a few pixels, and more
 # pixels of the same picture still help (EfficientNet-Lite0 on 32 px images: 67 % at 40 px, 81 % at 64, 86 % at 96).
 _UPSCALED = (2.0, 3.0)
+_RESOLUTIONS = (0.33, 0.5, 0.67, 0.83)  # smaller ones to choose from, as shares of the start's own
 _LEAST_PASSES = 12  # over the training images, in all; a smaller resolution is taken where time does not allow them
 # Shares of the time. Exporting, certifying and the page take what is left.
 _MEASURE, _SEARCH, _TRAIN = 0.14, 0.12, 0.62
 # Shares of the images seen in training, without and with a phase of paths.
-SHORT = {"classifier": 0.04, "largest": 0.16, "finetune": 0.80}
+SHORT = {"classifier": 0.03, "largest": 0.12, "finetune": 0.85}
 LONG = {"classifier": 0.03, "largest": 0.30, "multipath": 0.30, "finetune": 0.37}
 _LEAST_PATHS = 60_000  # images of a phase of paths; with fewer there is none
 
@@ -76,24 +79,24 @@ def start_recipe(
     data = load_data(name, resolution=32, on_corrupt=on_corrupt)  # to count, and to hear of damage first
     sizes = _Sizes.of(data.size("train"), side, trained.resolution, speed, seconds * _TRAIN)
     batch = max(2, min(64, data.size("train")))
-    phases, finetune = schedule(sizes.images, sizes.seen, sizes.resolution)
+    phases, finetune, space = schedule(sizes.images, sizes.seen, sizes.resolution)
     value = {
         "name": "start",
         "about": f"chosen for {start}, {data.size('train')} training images of {side} px and {seconds / 60:.3g} minutes",
         "data": {"name": name, "resolution": sizes.resolution, "on_corrupt": on_corrupt},
-        "start": {"name": start, "resolutions": sizes.resolutions, "expands": EXPANDS},
+        "start": {"name": start, "resolutions": sizes.resolutions, **space},
         "train": {"batch": batch, "channels_last": True, "eval_times": 3, "phases": phases},
         "budget": budget,
         "measure": {"seconds": max(20.0, seconds * _MEASURE), "check": 0},
         "search": {"front": 0, "rounds": 5},
-        "finetune": {"epochs": finetune.pop("epochs"), "batch": batch, "options": finetune},
+        "finetune": {"batch": batch, **finetune},
     }
     return read(yaml.safe_dump(value), origin="recipe for a start")
 
 
-def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The phases of the super-network and the fine-tuning of the found network, as a recipe has them, when `seen` images are
-    trained on in all and an epoch has `images`."""
+def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """The phases of the super-network, the fine-tuning of the found network and the choices of the space, as a recipe has
+    them, when `seen` images are trained on in all and an epoch has `images`."""
     long = LONG["multipath"] * seen >= _LEAST_PATHS
     epochs = {name: max(1, round(share * seen / images)) for name, share in (LONG if long else SHORT).items()}
     calm = {"mixup": 0, "auto_augment": None, "crop_padding": max(1, resolution // 8)}
@@ -107,7 +110,9 @@ def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, 
              "curriculum_epochs": epochs["multipath"] / 4, **calm}
         )  # fmt: skip
     teacher = {"distill": 0.5, "temperature": 2.0} if long else {"distill": 0.0}
-    return phases, {"epochs": epochs["finetune"], "lr": 0.02, **teacher, **calm}
+    finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": {"lr": 0.02, **teacher, **calm}}
+    space = {"expands": [0.5, 0.75, 1.0], "kernels": True} if long else {"expands": [1.0], "kernels": False}
+    return phases, finetune, space
 
 
 @final
@@ -128,7 +133,7 @@ class _Sizes:
             seen = seconds * speed * (64 / resolution) ** 2
             if seen >= _LEAST_PASSES * images:
                 break
-        lower = {max(2 * _STEP, round(share * resolution / _STEP) * _STEP) for share in (0.5, 0.75)}
+        lower = {max(2 * _STEP, round(share * resolution / _STEP) * _STEP) for share in _RESOLUTIONS}
         return cls(resolution=resolution, resolutions=sorted({*lower, resolution}), images=images, seen=seen)
 
 
