@@ -14,6 +14,7 @@ NAMES = [
     module.name
     for module in pkgutil.walk_packages(snugnet.__path__, "snugnet.")
     if not module.name.endswith("__main__")  # importing it runs the command line
+    and module.name != "snugnet.timm"  # needs timm; tests/deploy/test_folder.py imports it where timm is
 ]
 PROGRAM = """
 import importlib, sys, types

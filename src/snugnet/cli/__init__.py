@@ -31,7 +31,7 @@ VERBS = {
     "front": "search",
     "finetune": "train",
     "certify": "deploy",
-    "export": "deploy",
+    "export": "export",
     "predict": "deploy",
     "report": "run",
 }

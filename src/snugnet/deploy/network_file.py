@@ -105,6 +105,11 @@ def find_network(path: str | Path) -> Path:
     file = Path(path)
     if file.is_dir():
         inside = file / "network.safetensors"
+        if not inside.is_file() and (file / "config.json").is_file() and (file / "model.safetensors").is_file():
+            from snugnet.deploy.folder import check_folder  # it reads files of this kind itself
+
+            check_folder(file)
+            return file / "model.safetensors"
         if not inside.is_file():
             raise FileTrouble(
                 f"{file} must hold a network, {inside} is missing", remedy="Finish the run: `snugnet run` goes on."

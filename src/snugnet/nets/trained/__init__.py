@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput, DamagedFile, FileTrouble
-from snugnet.nets.network import Network
 from snugnet.nets.tensor_file import read_tensors
 from snugnet.nets.trained import efficientnet_lite, timm_builder, torchvision_models
 from snugnet.nets.trained.assembly import UNDERSTOOD, Trained
-from snugnet.space.spec import plan_from_json
+from snugnet.space.spec import NetworkSpec, plan_from_json
 
 __all__ = ["UNDERSTOOD", "Trained", "read_trained"]
 
@@ -40,9 +39,11 @@ def read_trained(
         return source
     if isinstance(source, str | Path):
         return _read_file(Path(source), like, resolution)
-    if isinstance(source, Network):
+    described = getattr(source, "plan", None)
+    if isinstance(described, NetworkSpec):  # a network of ours, or one that timm opened (`snugnet.timm`)
         weights = {name: tensor.detach().cpu().clone() for name, tensor in source.state_dict().items()}
-        return Trained(plan=source.plan, weights=weights, family="snugnet")
+        about = getattr(source, "pretrained_cfg", None)
+        return Trained(plan=described, weights=weights, family="snugnet", **_normalisation(about))
     for reader in _READERS:
         if reader.recognises(source):
             found: Trained = reader.read(source, resolution)
