@@ -89,7 +89,7 @@ class TimmNetwork(nn.Module):
         assert not enable, "gradient checkpointing is not supported"
 
 
-@register_model
+@register_model  # type: ignore[untyped-decorator]  # timm brings no types
 def snugnet(pretrained: bool = False, **options: Any) -> nn.Module:
     """The network whose plan is `blocks`; timm's usual options `num_classes`, `in_chans`, `drop_rate`, `drop_path_rate`."""
     if "blocks" not in options:
@@ -99,4 +99,6 @@ def snugnet(pretrained: bool = False, **options: Any) -> nn.Module:
     fresh = options.pop("fresh", False)
     options.setdefault("in_chans", options["blocks"]["stem"]["in_channels"])
     named_folder = source == "local-dir"
-    return build_model_with_cfg(TimmNetwork, "snugnet", (pretrained or named_folder) and not fresh, **options)
+    weights = (pretrained or named_folder) and not fresh
+    model: nn.Module = build_model_with_cfg(TimmNetwork, "snugnet", weights, **options)
+    return model
