@@ -2,12 +2,12 @@
 
     python benchmarks/attentive.py [--work FOLDER] [--out benchmarks/results/attentive-DATE.json] [--json]
 
-Fashion-MNIST at 14 px, thin low-resolution space, 600 steps of 32 images each, three seeds (of weights, order and the cut of
+Fashion-MNIST at 14 px, thin low-resolution space, 300 steps of 96 images each, three seeds (of weights, order and the cut of
 the training set):
 - uniform-kl: sandwich rule, uniform sampling, KL from the largest network (BigNAS);
 - best-up-3, worst-up-3: AttentiveNAS with three candidates by mini-batch loss;
 - alpha: AlphaNet, uniform sampling;
-- multipath: HardCoRe-NAS, 200 steps of the largest network, then 400 with a path per image;
+- multipath: HardCoRe-NAS, 100 steps of the largest network, then 200 with a path per image;
 - multipath-alpha: the same with alpha-divergence from the largest network as the paths' loss.
 Steps are equal, not time: a sandwich step runs four networks (attentive: six more without gradients), a path per image about
 one. Judged on 2,000 test images: the smallest, the largest and 50 random sub-networks, recalibrated; by quarters of MACs;
@@ -38,13 +38,13 @@ from snugnet.space import largest, plan, preset, sample, smallest
 from snugnet.store import read_json, write_json
 from snugnet.training.method import Method
 
-SEEDS, BATCH, TRAINING, TESTED, NETWORKS = (0, 1, 2), 32, 6400, 2000, 50
-CALM: dict[str, Any] = {"auto_augment": None, "mixup": 0.0, "crop_padding": 1, "hflip": False, "lr": 0.2}
+SEEDS, BATCH, TRAINING, TESTED, NETWORKS = (0, 1, 2), 96, 9600, 2000, 50
+CALM: dict[str, Any] = {"auto_augment": None, "mixup": 0.0, "crop_padding": 1, "hflip": False, "lr": 0.1}
 SPACE = preset("attentive-thin-lowres", classes=10, resolution=14)
 
 
 def phases(name: str) -> list[Method]:
-    """Three epochs of 200 steps, each method with its own paper's remaining settings."""
+    """Three epochs of 100 steps, each method with its own paper's remaining settings."""
     short: dict[str, Any] = {**CALM, "epochs": 3, "warmup_epochs": 0.3}
     if name == "uniform-kl":
         return [sn.methods.sandwich(loss="kl", **short)]

@@ -1,0 +1,84 @@
+"""AttentiveNAS and AlphaNet from data to a certificate for two budgets at once, on the smallest of everything."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from snugnet.cli import execute
+from snugnet.deploy.card import read_certificate
+from snugnet.deploy.network_file import read_network
+
+RECIPE = """
+name: tiny
+data: {name: digits, resolution: 8}
+space: {name: attentive-thin-lowres, width: 0.25}
+train:
+  batch: 256
+  eval_times: 1
+  checkpoint_seconds: 0
+  phases:
+    - {PHASE, epochs: 1, warmup_epochs: 0, auto_augment: null}
+budget: {params: 70%, macs: 60%}
+search: {SEARCH}
+finetune: {epochs: 0}
+"""
+RUNS = {
+    "attentive": (
+        "method: attentive, rows: 3000",
+        "method: evolution, front: 2, options: {population: 6, rounds: 2, mutations: 2, crossovers: 2, bin_width: 5kMACs}",
+    ),
+    "alpha": ("method: alpha", "method: adaptive, front: 2, options: {evaluations: 4, further: 2, finalists: 2}"),
+}
+
+
+def command(folder, name):
+    path = folder / "tiny.yaml"
+    phase, search = RUNS[name]
+    path.write_text(RECIPE.replace("PHASE", phase).replace("SEARCH", search))
+    return ["run", str(path), "--out", str(folder / "run"), "--threads", "1", "--json"]
+
+
+@pytest.fixture(scope="module", params=sorted(RUNS))
+def finished(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    assert execute(command(folder, request.param)) == 0
+    return request.param, folder / "run"
+
+
+def test_both_budgets_are_certified(finished):
+    name, run = finished
+    certificate = read_certificate(run / "certificate.json")
+    assert certificate["fits"] and set(certificate["budgets"]) == {"params", "macs"}
+    assert all(line["measured"] <= line["limit"] for line in certificate["budgets"].values())
+    found = json.loads((run / "search.json").read_text())
+    assert found["method"] == ("evolution" if name == "attentive" else "adaptive")
+    assert read_network(run).card.architecture == found["architecture"]
+    assert len(json.loads((run / "front.json").read_text())["points"]) >= 1
+    lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    assert {"loss", "sampled", "smallest"} <= set(lines[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["train"])
+def test_killed_it_comes_to_the_same_network(finished, tmp_path, after):
+    name, run = finished
+    program = "import sys; from snugnet.cli import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", program, *command(tmp_path, name)]
+    killed = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert killed.stderr is not None
+    for line in killed.stderr:
+        if line.startswith(after) and line.rstrip().endswith("..."):
+            killed.kill()
+            break
+    killed.wait()
+    killed.stderr.close()
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for file in ("architecture.json", "network.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (run / file).read_bytes(), file
+    ours, theirs = (load_file(folder / "supernet.safetensors") for folder in (tmp_path / "run", run))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
