@@ -1,6 +1,6 @@
 """TF-NAS's studies in kind, on handwritten digits with a measured table; each leaves a table (JSON) and a figure (SVG).
 
-    python benchmarks/tfnas_studies.py lambda       [--out FOLDER] [--json] [--seeds 3] [--epochs 12]
+    python benchmarks/tfnas_studies.py lambda       [--out FOLDER] [--json] [--seeds 3] [--epochs 10]
     python benchmarks/tfnas_studies.py bisampling   ...  [--epochs 20]
     python benchmarks/tfnas_studies.py observations ...  [--epochs 16]
 
@@ -47,7 +47,6 @@ from snugnet.training import methods, train
 from snugnet.training.methods._tfnas import STABLE_SHARE
 
 LAMBDAS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-TARGET = "40%"  # of the largest network
 BATCH = 16  # images of a timed call: one of these small pictures would cost calls, not channels
 PATIENCE = 5  # epochs without a change of order
 
@@ -55,14 +54,14 @@ PATIENCE = 5  # epochs without a change of order
 class Study:
     """One data set, one space, one table; searches by seed and options."""
 
-    def __init__(self, space: SearchSpace, table: CostTable, data: Data, epochs: int, batch: int) -> None:
+    def __init__(self, space: SearchSpace, table: CostTable, target: str, data: Data, epochs: int, batch: int) -> None:
         self.space, self.table, self.data, self.epochs, self.batch = space, table, data, epochs, batch
-        self.budget = {"latency": TARGET}
+        self.budget = {"latency": target}
         self.limits = limits_of(space, table, Budget(self.budget))
         self.target = self.limits["latency"].effective
 
-    def search(self, seed: int, **options: Any) -> tuple[MixedSupernet, list[dict[str, Any]]]:
-        """The super-network and what its epochs report."""
+    def search(self, seed: int, watch: Any = None, **options: Any) -> tuple[MixedSupernet, list[dict[str, Any]]]:
+        """The super-network and what its epochs report; `watch(net)` is called after each of them."""
         torch.manual_seed(seed)
         net = MixedSupernet(self.space)
         weights_only = max(2, self.epochs // 8)
@@ -89,7 +88,8 @@ class Study:
                 tables={"latency": self.table},
                 budget=self.budget,
                 channels_last=True,
-                evaluator=None,
+                evaluator=watch,
+                eval_times=self.epochs,
                 tensorboard=False,
                 threads=1,
                 device="cpu",
@@ -237,28 +237,14 @@ def draw_bisampling(curves: dict[str, Any], path: Path) -> None:
 
 def study_observations(study: Study, other: Study, seeds: int, out: Path) -> dict[str, Any]:
     """Channels that come and go, and the MobileNetV2 space."""
-    kept: list[list[int]] = []
-    keep_of = type(methods.tfnas()).end_epoch
-    watched: dict[str, Any] = {}
+    sets: list[dict[tuple[int, int], frozenset[int]]] = []  # per epoch, the channels that each operation keeps
 
-    def watch(self: Any, end: Any, state: Any) -> Any:
-        report = keep_of(self, end, state)
-        net = end.net.model
-        watched.setdefault("sets", []).append(
-            {
-                (n, c): frozenset(op.kept.tolist())
-                for n in range(len(net.layers))
-                for c, op in enumerate(net.operations(n))
-            }
-        )
-        return report
+    def watch(net: Any) -> dict[str, float]:
+        layers = [net.operations(number) for number in range(len(net.layers))]
+        sets.append({(n, c): frozenset(op.kept.tolist()) for n, row in enumerate(layers) for c, op in enumerate(row)})
+        return {}
 
-    type(methods.tfnas()).end_epoch = watch  # type: ignore[method-assign]
-    try:
-        net, reports = study.search(0)
-    finally:
-        type(methods.tfnas()).end_epoch = keep_of  # type: ignore[method-assign]
-    sets = watched["sets"]
+    net, reports = study.search(0, watch)
     came_back = dropped = 0
     for before, after in pairwise(sets):
         dropped += sum(len(before[key] - after[key]) for key in before)
@@ -337,6 +323,7 @@ def main() -> None:
     parser.add_argument("--other-table", type=Path, help="the same for the MobileNetV2 space")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--target", help="latency, of the largest network's: 30%% for lambda, 40%% for the others")
     parser.add_argument("--seconds", type=float, default=30.0, help="of measuring")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -344,8 +331,9 @@ def main() -> None:
     space = preset("tfnas-thin-lowres", classes=10, resolution=8)
     space = replace(space, rules=replace(space.rules, mid_divisor=4))
     table = table_for(space, options.table, options.seconds)
-    epochs = options.epochs or {"lambda": 12, "bisampling": 20, "observations": 16}[options.study]
-    study = Study(space, table, data, epochs, 64 if options.study == "lambda" else 32)
+    epochs = options.epochs or {"lambda": 10, "bisampling": 20, "observations": 16}[options.study]
+    target = options.target or ("30%" if options.study == "lambda" else "40%")
+    study = Study(space, table, target, data, epochs, 64 if options.study == "lambda" else 32)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.study == "lambda":
         result = study_lambda(study, options.seeds, options.out)
@@ -353,8 +341,9 @@ def main() -> None:
         result = study_bisampling(study, options.seeds, options.out)
     else:
         plain = without_se(space)
-        other = Study(plain, table_for(plain, options.other_table, options.seconds), data, epochs, 32)
+        other = Study(plain, table_for(plain, options.other_table, options.seconds), target, data, epochs, 32)
         result = study_observations(study, other, options.seeds, options.out)
+    result["target"] = target
     (options.out / f"tfnas-{options.study}.json").write_text(json.dumps(result, indent=1) + "\n")
     if options.json:
         print(json.dumps(result))
