@@ -245,10 +245,12 @@ def study_observations(study: Study, other: Study, seeds: int, out: Path) -> dic
         return {}
 
     net, reports = study.search(0, watch)
-    came_back = dropped = 0
-    for before, after in pairwise(sets):
-        dropped += sum(len(before[key] - after[key]) for key in before)
-        came_back += sum(len(after[key] - before[key]) for key in before)
+    dropped = sum(len(before[key] - after[key]) for before, after in pairwise(sets) for key in before)
+    came_back = 0  # kept once, dropped, kept again
+    for epoch in range(2, len(sets)):
+        for key, after in sets[epoch].items():
+            earlier = frozenset().union(*(old[key] for old in sets[: epoch - 1]))
+            came_back += len((after - sets[epoch - 1][key]) & earlier)
     moved = max(sets[0], key=lambda key: sum(a[key] != b[key] for a, b in pairwise(sets)))
     full = net.operations(moved[0])[moved[1]].part.mid_channels
     kept = [[int(channel in epoch[moved]) for epoch in sets] for channel in range(full)]
