@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.ensemble import RandomForestRegressor
 
+from snugnet.data import load
 from snugnet.errors import BadInput, DamagedFile
-from snugnet.evaluate.forest import Forest, grow_forest
+from snugnet.evaluate.evaluator import Evaluator
+from snugnet.evaluate.forest import Forest, grow_forest, train_predictor
+from snugnet.nets import Supernet
 from snugnet.space import preset, sample
 from snugnet.space.gene_columns import GeneColumns
 
@@ -42,6 +46,24 @@ def test_the_file_gives_the_same_forest_back(grown, tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DamagedFile):
         Forest.load(path, SPACE)
+
+
+def test_a_predictor_is_trained_on_evaluated_networks_and_evaluates_none_twice(tmp_path):
+    torch.manual_seed(0)
+    space = preset("attentive-thin-lowres", classes=10, resolution=8, width=0.25)
+    supernet, data = Supernet(space).eval(), load("digits", resolution=8)
+    evaluator = Evaluator(supernet, data, limit=40, closer=40, memory=tmp_path / "evaluations.jsonl")
+    forest = train_predictor(evaluator, networks=6, out=tmp_path / "forest.safetensors")
+    columns, known = GeneColumns(space), dict(evaluator.history())
+    assert evaluator.evaluated == len(known) == 6
+    predicted = forest(columns.values(columns.of(list(known))))
+    accuracies = [score.accuracy for score in known.values()]
+    assert min(accuracies) <= predicted.min() and predicted.max() <= max(accuracies)
+    again = Evaluator(supernet, data, limit=40, closer=40, memory=tmp_path / "evaluations.jsonl")
+    same = train_predictor(again, networks=6)
+    assert (
+        again.evaluated == 0 and (same.threshold == Forest.load(tmp_path / "forest.safetensors", space).threshold).all()
+    )
 
 
 def test_too_few_networks_are_refused(grown):
