@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from snugnet.data import load as load_data
     from snugnet.deploy.certificate import certify as certify
     from snugnet.deploy.export import export as export
+    from snugnet.deploy.hub import push_to_hub as push_to_hub
     from snugnet.deploy.network_file import load as load
     from snugnet.deploy.network_file import save_network as save
     from snugnet.fitting import fit as fit
@@ -65,6 +66,7 @@ _HOMES = {
     "load_table": "snugnet.costs.table:load_table",
     "measure": "snugnet.costs.measure:measure",
     "methods": "snugnet.training.methods",
+    "push_to_hub": "snugnet.deploy.hub:push_to_hub",
     "recalibrate": "snugnet.nets:recalibrate",
     "report": "snugnet.reporting:build_report",
     "save": "snugnet.deploy.network_file:save_network",

@@ -51,6 +51,13 @@ TimmFolder = Annotated[
         help="Write a folder for timm instead: `import snugnet.timm` opens local-dir:FOLDER.",
     ),
 ]
+HubFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--hub", metavar="FOLDER", help="Write a folder for a model hub instead, with certificate and README."
+    ),
+]
+Licence = Annotated[str, typer.Option("--licence", help="What the README of --hub says, e.g. apache-2.0.")]
 CHECK_IMAGES = 16
 
 
@@ -61,6 +68,8 @@ def export(
     image: CheckImages = None,
     certificate: Sealed = None,
     timm: TimmFolder = None,
+    hub: HubFolder = None,
+    licence: Licence = "",
     json: Json = False,
 ) -> None:
     """Write a network to an ONNX file that computes exactly what PyTorch computes, or write nothing."""
@@ -71,6 +80,8 @@ def export(
     answer: dict[str, Any] = {}
     if timm is not None:
         answer |= _timm(saved, timm)
+    if hub is not None:
+        answer |= _hub(network, saved, hub, licence, _images(home, saved, image or []))
     if out is not None or not answer:
         answer |= _onnx(network, saved, home, out, program, image or [], certificate, table=not json)
     if json:
@@ -83,6 +94,15 @@ def _timm(saved: NetworkFile, folder: Path) -> dict[str, Any]:
     write_folder(saved, folder)
     say(f"wrote {folder}; open it with: import timm, snugnet.timm; timm.create_model('local-dir:{folder}')")
     return {"timm": str(folder), "weights_sha256": saved.weights_sha256}
+
+
+def _hub(name: str, saved: NetworkFile, folder: Path, licence: str, images: Tensor | None) -> dict[str, Any]:
+    from snugnet.deploy.hub import write_hub_folder
+
+    write_hub_folder(name, folder, licence=licence, images=images)
+    names = ", ".join(sorted(path.name for path in folder.iterdir()))
+    say(f"wrote {folder}: {names}")
+    return {"hub": str(folder), "weights_sha256": saved.weights_sha256}
 
 
 def _onnx(

@@ -74,7 +74,13 @@ def save_network(network: Network, path: str | Path, card: Card | None = None) -
 
 
 def load(path: str | Path) -> Network:
-    """The network in `path` (a .safetensors file, or a run folder that holds one): a plain module in evaluation mode."""
+    """The network in `path`: a plain module in evaluation mode.
+
+    A .safetensors file, a run folder, an exported folder, or one of a model hub, "hf-hub:user/name"."""
+    if str(path).startswith("hf-hub:"):
+        from snugnet.deploy.hub import download  # it writes files of this kind itself
+
+        path = download(str(path))
     return read_network(path).network
 
 
