@@ -1,25 +1,30 @@
-"""Every search method on one finished run, at budgets across the feasible range, against random networks.
+"""Search methods with equal numbers of evaluated networks: whose network is the best on images nobody chose by?
 
-    python benchmarks/search.py RUN [--parts further,variants,regret,compare] [--threads 1] [--out FILE.json]
-    python benchmarks/search.py --table FILE.json [FILE.json ...] > benchmarks/results/search.md
+    python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 3] [--counts 30,100]
+                                       [--work FOLDER] [--out FILE.json] [--quick]
 
-RUN is a folder of `snugnet run` (super-network and table.json). For each latency budget, and for pairs of latency and
-parameters, every method searches; its network is evaluated on *test* images (inherited weights, recalibrated), which no
-search has seen. Beside it: the mean of random networks within the same budget, and the best of 100 of them (chosen, as
-every method chooses, on validation images). Variants of Frank-Wolfe are compared at fewer budgets and two seeds: starts,
-projections, gradients, schedules. Regret is measured in a small part of the run's space, where all networks are evaluated.
+For every data set a few super-networks of a thin space are trained from scratch. At ten limits of MACs (exact, so no table
+takes part) every method searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of
+what others evaluated. Held-out images are halved: methods see one part, their networks are judged by the other, and once by
+test images, which decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
+
+A part (data set, seed, count) is a file in --work, so a killed run goes on. Errors of means are clustered twice, by distinct
+pair of networks and by super-network; the greater of the two is `error`. Regret: all networks of a small part of the space
+are evaluated, on the images methods see (`regret_seen`) and on the others (`regret`). Correlations: prior, posterior without
+each network, and gradients, against random networks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,336 +32,425 @@ import numpy as np
 import torch
 
 from snugnet.budgets import cheapest, dearest, feasible, limits_of
-from snugnet.costs.table import exact_table, load_table
+from snugnet.costs.table import exact_table
+from snugnet.data import load
+from snugnet.data.dataset import Data, InMemory
 from snugnet.evaluate.evaluator import Evaluator
-from snugnet.fitting.runs import open_run
+from snugnet.evaluate.scoring import Score
 from snugnet.nets import Supernet
-from snugnet.searching import Bcsfw, Evolution, Instant, Random, SearchMethod, SearchResult
+from snugnet.progress import NullProgress
+from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchMethod
+from snugnet.searching.adaptive import Belief, make_prior
+from snugnet.searching.choice_effects import agreement, from_paths
+from snugnet.searching.context import Task, search_context
+from snugnet.searching.objective import RelaxedObjective, prepared
 from snugnet.searching.search import search
-from snugnet.solve import Point, argmax_baseline, project
-from snugnet.space import parse
+from snugnet.space import preset
+from snugnet.space.architecture import Architecture
+from snugnet.space.layout import Layout
+from snugnet.space.sampling import sample
 from snugnet.store import read_json, write_json
+from snugnet.training import methods, train
+from snugnet.training.checkpoint import load_weights
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from brute_force import enumerate_choices
 
-BCSFW = Bcsfw(steps=120)
-METHODS: dict[str, SearchMethod] = {
-    "bcsfw": BCSFW,
-    "instant": Instant(),
-    "evolution": Evolution(population=32, rounds=4, mutations=8, crossovers=8),
+BUDGETS = 10
+FW_STEPS = 60  # of 64 images each, beside the networks that count
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained and judged on one data set; numbers of images, epochs of the two phases."""
+
+    resolution: int
+    train: int
+    choose: int
+    judge: int
+    test: int
+    epochs: tuple[int, int]
+    batch: int = 64
+
+
+SETTINGS = {
+    "digits": Setting(16, 865, 288, 289, 355, (8, 16), 32),
+    "fashion-mnist": Setting(20, 6000, 500, 2500, 2500, (3, 6)),
+    "cifar10": Setting(32, 8000, 500, 2500, 2500, (4, 8)),
 }
-BARE = replace(BCSFW, candidates=1)  # what the relaxed point alone leads to: the method as published
-VARIANTS: dict[str, SearchMethod] = {
-    "expected gradient": replace(BCSFW, gradient="expected"),
-    "expected gradient, schedule 30 steps ahead": replace(BCSFW, gradient="expected", head_start=30),
-    "nearest network only (as published)": BARE,
-    "the same, smallest start": replace(BARE, start="smallest"),
-    "the same, alternating projection": replace(BARE, projection="alternating"),
-    "the same, gradients averaged (momentum 0.9)": replace(BARE, momentum=0.9),
-    "the same, fixed step 0.05 and momentum 0.9": replace(BARE, schedule="fixed", fixed_step=0.05, momentum=0.9),
-    "the same, schedule 30 steps ahead": replace(BARE, head_start=30),
-}
+QUICK = Setting(16, 400, 64, 128, 128, (1, 1))
+
+
+def contestants(count: int) -> dict[str, SearchMethod]:
+    """Every method with room for more than `count` networks: the evaluator ends it at exactly so many."""
+    evidence = 2 * count // 3
+    return {
+        "random": Random(networks=3 * count),
+        "evolution": Evolution(population=16, rounds=4 * count, mutations=4, crossovers=3),
+        "instant": Instant(evidence=evidence, most_evidence=evidence, enough=2.0, candidates=count),
+        "bcsfw": Bcsfw(steps=FW_STEPS, candidates=count),
+        "adaptive": Adaptive(evaluations=count, further=count, stop_early=False),
+    }
+
+
+class Spent(Exception):
+    """As many networks as allowed were evaluated."""
+
+
+class Counted(Evaluator):
+    """One method's evaluations: counted, ended at `most`, and looked up where another method paid the time before."""
+
+    def __init__(self, shared: Evaluator, most: int, paid: Sequence[Architecture] = ()) -> None:
+        super().__init__(
+            shared.supernet, shared.data, limit=shared.first_images, closer=shared.first_images, cache=shared.cache
+        )
+        self.shared, self.most, self.met = shared, most, dict.fromkeys(paid)
+
+    def _evaluate(self, architecture: Architecture, images: int) -> Score:
+        if architecture not in self.met and len(self.met) == self.most:
+            raise Spent
+        self.met[architecture] = None
+        return self.shared(architecture)
 
 
 class Bench:
-    """One run, its evaluates, and the score of each method at each budget."""
+    """One trained super-network, its evaluators, and every method at every budget."""
 
-    def __init__(self, folder: Path) -> None:
-        run = open_run(folder)
-        self.name, self.supernet, self.data = str(run.recipe.name), run.supernet, run.data
-        self.table = load_table(folder / "table.json")
-        self.val = Evaluator(self.supernet, self.data, split="val")
-        self.test = Evaluator(self.supernet, self.data, split="test", limit=None)
-        self.kept = tempfile.TemporaryDirectory()
+    def __init__(self, name: str, seed: int, setting: Setting, work: Path) -> None:
+        self.name, self.seed, self.setting, self.work = name, seed, setting, work
+        self.data, judged = split(load(name, resolution=setting.resolution), setting)
+        self.supernet = self._trained()
+        self.seen, self.judge, self.test = self._evaluators(self.supernet, judged)
 
-    def budgets(self, count: int, pairs: int) -> list[dict[str, str]]:
-        space = self.supernet.space
-        low, high = (self.table.upper(end(space, self.table).cost) for end in (cheapest, dearest))
-        single = [{"latency": f"{x:.8g}ms"} for x in np.linspace(low * 1.02, high, count)]
-        small = exact_table(space, "params")
-        least, most = cheapest(space, small).cost, dearest(space, small).cost
-        both = []
-        for share in np.linspace(0.25, 0.95, pairs):
-            latency = low + share * (high - low)
-            both.append({"latency": f"{latency:.8g}ms", "params": f"{least + share * (most - least):.0f}params"})
-        return single + both
+    def _trained(self) -> Supernet:
+        path, space = (
+            self.work / "supernet.safetensors",
+            preset("hardcore-thin-lowres", resolution=self.setting.resolution),
+        )
+        space = replace(space, classes=self.data.classes)
+        torch.manual_seed(self.seed)
+        supernet = Supernet(space)
+        if not path.exists():
+            first, second = self.setting.epochs
+            plain: dict[str, Any] = {"lr": 0.1, "mixup": 0.0, "auto_augment": None, "crop_padding": 1}
+            phases = [
+                methods.largest(epochs=first, warmup_epochs=0.5, se_bias_init=True, **plain),
+                methods.multipath(epochs=second, inherit_kernels=True, curriculum_epochs=1, **plain),
+            ]
+            began = time.process_time()
+            train(
+                supernet, self.data, phases, out=self.work, seed=self.seed, batch=self.setting.batch, threads=1,
+                device="cpu", channels_last=True, evaluator=None, tensorboard=False, checkpoint_seconds=1e9,
+            )  # fmt: skip
+            write_json(self.work / "trained.json", {"cpu_seconds": round(time.process_time() - began, 1)})
+        supernet.load_state_dict(load_weights(path))
+        return supernet.eval()
 
-    def search(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> SearchResult:
-        # Only what `instant` has learnt is worth keeping from budget to budget.
-        out = self.kept.name if isinstance(method, Instant) else None
-        return search(
-            self.supernet, self.data, self.table, budget, method, seed, evaluator=self.val, out=out, compete=False
+    def _evaluators(self, supernet: Supernet, judged: Data, mark: str = "") -> tuple[Evaluator, Evaluator, Evaluator]:
+        def made(data: Data, kind: str, part: str, images: int) -> Evaluator:
+            journal = self.work / f"{mark}{kind}.jsonl"
+            return Evaluator(supernet, data, split=part, limit=images, closer=images, memory=journal)
+
+        return (
+            made(self.data, "seen", "val", self.setting.choose),
+            made(judged, "judge", "val", self.setting.judge),
+            made(self.data, "test", "test", self.setting.test),
         )
 
-    def score(self, method: SearchMethod, budget: dict[str, str], seed: int = 0) -> dict[str, Any]:
-        found = self.search(method, budget, seed)
-        score = self.test(found.architecture)
-        limits = limits_of(self.supernet.space, self.table, budget)
-        return {
-            "network": str(found.architecture),
-            "fits": bool(limits.fits(found.architecture)),
-            "accuracy": score.accuracy,
-            "validation_value": found.score,
-            "seconds": round(found.seconds, 2),
-            "evaluated": found.evaluated,
+    def part(self, kind: str, make: Callable[[], Any]) -> Any:
+        """A part of the results, from its file or made now."""
+        path = self.work / f"{kind}.json"
+        if not path.exists():
+            began = time.process_time()
+            made = make()
+            write_json(path, {"rows": made, "cpu_seconds": round(time.process_time() - began, 1)})
+            print(f"{self.name} seed {self.seed}: {kind}, {time.process_time() - began:.0f} s of CPU", flush=True)
+        return read_json(path)["rows"]
+
+    @cached_property
+    def budgets(self) -> list[dict[str, str]]:
+        return macs_budgets(self.supernet)
+
+    def compare(self, count: int) -> list[dict[str, Any]]:
+        """A row a method and budget: the network it chose, and how good that is."""
+        rows = []
+        with tempfile.TemporaryDirectory() as home:
+            for name, method in contestants(count).items():
+                contest = Contest(self.supernet, self.data, self.seen, method, count, Path(home))
+                for number, budget in enumerate(self.budgets):
+                    chosen, counted = contest.run(budget, seed=self.seed)
+                    judged, tested = self.judge(chosen), self.test(chosen)
+                    rows.append(
+                        {
+                            "method": name,
+                            "budget": number,
+                            "macs": budget["macs"],
+                            "network": str(chosen),
+                            "evaluated": len(counted.met),
+                            "fits": bool(limits_of(self.supernet.space, [], budget).fits(chosen)),
+                            "seen_score": self.seen(chosen).score,
+                            "score": judged.score,
+                            "accuracy": judged.accuracy,
+                            "test_accuracy": tested.accuracy,
+                        }
+                    )
+        return rows
+
+    def regret(self, counts: Sequence[int], choices: int, repeats: int) -> dict[str, Any]:
+        """What each method loses against the best of all networks of a small part of the space."""
+        part = part_of(self.supernet, choices)
+        seen, judge, _ = self._evaluators(part, self.judge.data, "part-")
+        everything = feasible(part.space, [], {})
+        networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
+        values = {kind: {a: one(a).score for a in networks} for kind, one in (("_seen", seen), ("", judge))}
+        told: dict[str, Any] = {
+            "networks": len(networks),
+            "deviation": float(np.std(list(values[""].values()))),
+            "seen_judged_correlation": float(np.corrcoef(*(list(v.values()) for v in values.values()))[0, 1]),
         }
+        for count in counts:
+            for name, method in contestants(count).items():
+                lost: dict[str, list[float]] = {"_seen": [], "": []}
+                for seed in range(repeats):
+                    with tempfile.TemporaryDirectory() as home:
+                        contest = Contest(part, self.data, seen, method, count, Path(home))
+                        for budget in macs_budgets(part):
+                            limits = limits_of(part.space, [], budget)
+                            inside = [a for a in networks if limits.fits(a)]
+                            chosen, _ = contest.run(budget, seed=seed)
+                            for kind, of in values.items():
+                                lost[kind].append(max(of[a] for a in inside) - of[chosen])
+                row = {f"regret{kind}": float(np.mean(x)) for kind, x in lost.items()}
+                told[f"{name} {count}"] = {**row, "regrets": [round(x, 5) for x in lost[""]]}
+        return told
 
-    def random(self, budget: dict[str, str], networks: int, tested: int) -> dict[str, float]:
-        found = self.search(Random(networks=networks), budget)
-        values = [row["value"] for row in found.trace]
-        space = self.supernet.space
-        some = [self.test(parse(row["network"], space)).accuracy for row in found.trace[:tested]]
-        best = self.test(found.architecture)
-        return {
-            "mean": statistics.fmean(some),
-            "deviation": statistics.stdev(some),
-            "best": best.accuracy,
-            "validation_mean": statistics.fmean(values),
-            "validation_best": found.score,
-        }
-
-
-def compare(
-    bench: Bench, budgets: list[dict[str, str]], networks: int, known: list[dict[str, Any]], redo: list[str]
-) -> list[dict[str, Any]]:
-    """A row a budget; what `known` has of it is kept, apart from the methods to `redo`."""
-    before = {json.dumps(row["budget"]): {k: v for k, v in row.items() if k not in redo} for row in known}
-    if not known or "instant" in redo:
-        bench.search(METHODS["instant"], budgets[-1])  # learns; its time is given apart
-    rows = []
-    for budget in budgets:
-        row: dict[str, Any] = before.get(json.dumps(budget), {"budget": budget})
-        if "random" not in row:
-            row["random"] = bench.random(budget, networks, min(20, networks))
-        for name, method in METHODS.items():
-            if name not in row:
-                row[name] = bench.score(method, budget)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    return rows
-
-
-def variants(
-    bench: Bench, budgets: list[dict[str, str]], seeds: int, known: dict[str, Any], redo: list[str]
-) -> dict[str, Any]:
-    """Validation value and test accuracy against random networks' mean at each budget, in the latter's deviations."""
-    said: dict[str, Any] = {}
-    around = [bench.random(budget, 40, 20) for budget in budgets]
-    for name, method in {"default": BCSFW, **VARIANTS}.items():
-        if name in known and name not in redo:
-            said[name] = known[name]
-            continue
-        rows = [[bench.score(method, budget, seed) for seed in range(seeds)] for budget in budgets]
-        gains = [statistics.fmean(r["accuracy"] for r in row) - by["mean"] for row, by in zip(rows, around)]
-        values = [
-            statistics.fmean(r["validation_value"] for r in row) - by["validation_mean"]
-            for row, by in zip(rows, around)
-        ]
-        seconds = statistics.median(r["seconds"] for row in rows for r in row)
-        said[name] = {"accuracy": summary(gains), "validation_value": summary(values), "seconds": seconds}
-        print(name, json.dumps(said[name]), flush=True)
-    said["argmax"] = known.get("argmax") or broken_by_argmax(bench, budgets)
-    return said
+    def correlations(self, networks: int) -> dict[str, Any]:
+        """Of linear models with the scores of random networks: gradients, path regression, prior, posterior."""
+        space, rng = self.supernet.space, np.random.default_rng(self.seed)
+        drawn = list(dict.fromkeys(sample(space, rng) for _ in range(networks)))
+        seen, judged = (np.array([one(a).score for a in drawn]) for one in (self.seen, self.judge))
+        task = Task(
+            supernet=self.supernet, data=self.data, context=search_context(space, [], limits_of(space, [], {}).budget),
+            evaluator=self.seen, seed=self.seed, folder=None, progress=NullProgress(), alone=True,
+        )  # fmt: skip
+        layout = Layout(space)
+        rows = layout.features(layout.encode(drawn))
+        told: dict[str, Any] = {"networks": len(drawn), "seen_with_judged": vars(agreement(seen, judged))}
+        with prepared(self.supernet):
+            prior, _ = make_prior(task, 3, 64)
+            for kind in ("sampled", "expected"):
+                for loss in ("plain", "calibrated"):
+                    effects = gradient_effects(task, kind, calibrated=loss == "calibrated")
+                    told[f"gradients {kind} {loss}"] = vars(agreement(rows @ effects, judged))
+            paths = from_paths(self.supernet, self.seen.cache, paths=12, limit=500, seed=self.seed).value
+            told["path regression"] = vars(agreement(rows @ paths, judged))
+        told["prior"] = vars(agreement(rows @ np.array(prior.effects), judged))
+        for count in (30, networks):
+            belief = Belief(space, prior)
+            for network in drawn[:count]:
+                belief.learn(network, self.seen(network))
+            told[f"posterior left out {count}"] = vars(agreement(belief.posterior.left_out(), judged[:count]))
+        return told
 
 
-def broken_by_argmax(bench: Bench, budgets: list[dict[str, str]]) -> dict[str, float]:
-    """How far the most probable choices of Frank-Wolfe's last point exceed the budget, and the exact projection's answer."""
-    over, ours = [], []
-    for budget in budgets:
-        inside = feasible(bench.supernet.space, bench.table, budget)
-        details = bench.search(BARE, budget).details
-        alpha = tuple(np.array(row) for stage in details["alpha"] for row in stage)
-        point = Point(alpha, tuple(np.array(row) for row in details["beta"]))
-        limit = inside.limits["latency"].effective
-        cost = inside.problem.cost
-        over.append(float(cost(argmax_baseline(inside.problem, point))["latency"] / limit - 1))
-        ours.append(float(cost(project(inside.problem, point).value)["latency"] / limit - 1))
-    broken = [float(np.mean(np.array(x) > 1e-9)) for x in (over, ours)]
-    return {"argmax_broken": broken[0], "argmax_worst": max(over), "exact_broken": broken[1], "exact_worst": max(ours)}
+class Contest:
+    """One method at several budgets: alone, counted, ended at its number of networks."""
+
+    def __init__(
+        self, supernet: Supernet, data: Data, seen: Evaluator, method: SearchMethod, count: int, home: Path
+    ) -> None:
+        self.supernet, self.data, self.seen, self.method, self.count = supernet, data, seen, method, count
+        self.folder = home / f"{method.name}-{count}"
+        self.evidence: list[Architecture] = []
+
+    def run(self, budget: dict[str, str], seed: int) -> tuple[Architecture, Counted]:
+        """Its network and its evaluations. What `instant` learns is kept for the next budget, and counted there too."""
+        counted = Counted(self.seen, self.count, self.evidence)
+        keeps = isinstance(self.method, Instant | Adaptive)  # worths; the prior
+        try:
+            found = search(
+                self.supernet, self.data, [], budget, self.method, seed, evaluator=counted, compete=False,
+                out=self.folder if keeps else None,
+            ).architecture  # fmt: skip
+        except Spent:  # random, evolution and Frank-Wolfe take the best of what they evaluated
+            limits = limits_of(self.supernet.space, [], budget)
+            found = max((a for a in counted.met if limits.fits(a)), key=lambda a: counted(a).score)
+        if isinstance(self.method, Instant) and not self.evidence:
+            self.evidence = list(counted.met)[: self.method.evidence]
+        return found, counted
 
 
-def part_of(supernet: Supernet, most: int) -> Supernet:
-    """The same weights with only a few choices left, so few that every network can be evaluated.
+def split(data: Data, setting: Setting) -> tuple[Data, Data]:
+    """Images to train with, to choose by and to test with; and the same with other held-out images, to judge by."""
+    assert isinstance(data, InMemory)
+    held = data.positions("train+val")
+    held = held[torch.from_numpy(np.random.default_rng(0).permutation(len(held)))]
+    choose, judge, rest = (
+        held[: setting.choose],
+        held[setting.choose : setting.choose + setting.judge],
+        held[setting.choose + setting.judge :][: setting.train],
+    )
+    index = {"train": rest.sort().values, "val": choose, "test": data.index["test"]}
+    return replace(data, index=index), replace(data, index={**index, "val": judge})
 
-    From the last stage backwards, stages keep their smallest choice, a middle one and their largest, at all depths, while
-    no more than `most` networks result; the others keep their largest network alone."""
+
+def macs_budgets(supernet: Supernet) -> list[dict[str, str]]:
+    table = exact_table(supernet.space, "macs")
+    low, high = cheapest(supernet.space, table).cost, dearest(supernet.space, table).cost
+    return [{"macs": f"{low + share * (high - low):.0f}MACs"} for share in np.linspace(0.08, 0.8, BUDGETS)]
+
+
+def part_of(supernet: Supernet, choices: int) -> Supernet:
+    """The same weights with `choices` choices a block and depths 1 and 2 left: so few that all can be evaluated."""
     space = supernet.space
-    stages, count = [], 1
-    for stage in reversed(space.stages):
-        kept = (stage.choices[0], stage.choices[len(stage.choices) // 2], stage.choices[-1])
-        networks = sum(len(kept) ** depth for depth in stage.depths)
-        if len(stage.choices) > 1 and count * networks <= most:
-            stages.append(replace(stage, choices=kept))
-            count *= networks
-        else:
-            stages.append(replace(stage, choices=stage.choices[-1:], depths=stage.depths[-1:]))
-    part = Supernet(replace(space, stages=tuple(reversed(stages))))
+    kept = [
+        replace(stage, choices=stage.choices[:: max(1, (len(stage.choices) - 1) // (choices - 1))][:choices],
+                depths=stage.depths[:2])
+        if len(stage.choices) > 1 else stage
+        for stage in space.stages
+    ]  # fmt: skip
+    part = Supernet(replace(space, stages=tuple(kept)))
     weights = supernet.state_dict()
     part.load_state_dict({name: weights[name] for name in part.state_dict()})
     return part.eval()
 
 
-def regret(bench: Bench, most: int) -> dict[str, Any]:
-    """What each method loses against the true optimum of a small space, in validation value."""
-    supernet = part_of(bench.supernet, most)
-    space, val = supernet.space, Evaluator(supernet, bench.data, split="val", limit=1000, closer=1000)
-    everything = feasible(space, bench.table, {})
-    networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
-    values = {network: val(network).score for network in networks}
-    said: dict[str, Any] = {"networks": len(networks), "deviation": round(statistics.stdev(values.values()), 5)}
-    low, high = cheapest(space, bench.table).cost, dearest(space, bench.table).cost
-    budgets = [{"latency": f"{bench.table.upper(low + x * (high - low)):.8g}ms"} for x in (0.15, 0.3, 0.45, 0.6, 0.75)]
-    for name, method in {**METHODS, "bcsfw, nearest only": BARE, "best of 20 random": Random(networks=20)}.items():
-        lost, better = [], []
-        for budget in budgets:
-            limits = limits_of(space, bench.table, budget)
-            inside = [value for network, value in values.items() if limits.fits(network)]
-            found = search(supernet, bench.data, bench.table, budget, method, 0, evaluator=val, compete=False)
-            lost.append(max(inside) - found.score)
-            better.append(sum(value > found.score for value in inside) / len(inside))
-        said[name] = {"regret": [round(x, 5) for x in lost], "share_of_networks_better": [round(x, 4) for x in better]}
-        print("regret", name, json.dumps(said[name]), flush=True)
-    return said
+def gradient_effects(task: Task, kind: Any, *, calibrated: bool, passes: int = 3) -> np.ndarray:
+    """Effects of columns by the gradient at the balanced point, of logits as they are or at their best scale."""
+    layout = Layout(task.supernet.space)
+    stages = task.supernet.space.stages
+    alpha = [np.full(n, 1.0 / n) for n in (len(layout.choices(*slot)) for slot in layout.slots)]
+    beta = [np.full(len(stage.depths), 1.0 / len(stage.depths)) for stage in stages]
+    running = [float((np.array(stages[s].depths) > d).mean()) for s, d in layout.slots]
+    objective = RelaxedObjective(task.supernet, task.evaluator.cache, batch=64, kind=kind, seed=task.seed)
+    if calibrated:
+        objective.calibrate(alpha, beta)
+    total = np.zeros(layout.columns)
+    for step in range(passes):
+        _, by_slot, by_stage = objective(alpha, beta, step)
+        total -= np.concatenate([*((g - g.mean()) / share for g, share in zip(by_slot, running)), *by_stage])
+    return total
 
 
-def further_budget(bench: Bench) -> dict[str, Any]:
-    """A budget not asked before, with `snugnet search`'s own evaluator and folder, on a run whose worths are known."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        first = search(
-            bench.supernet, bench.data, bench.table, {"latency": "60%"}, Instant(), out=folder, compete=False
-        )
-        learning = time.perf_counter() - began
-        rows = []
-        for share in ("40%", "50%", "70%", "80%", "90%"):
-            began = time.perf_counter()
-            found = search(
-                bench.supernet, bench.data, bench.table, {"latency": share}, Instant(), out=folder, compete=False
-            )
-            rows.append((time.perf_counter() - began, found.details["solve_seconds"], found.evaluated))
+def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """Mean advantage of `adaptive` over every other method: everywhere, and per data set."""
+    told: dict[str, Any] = {}
+    for place in ("everything", *dict.fromkeys(row["set"] for row in rows)):
+        some = [row for row in rows if place in ("everything", row["set"])]
+        for count in counts:
+            here = [row for row in some if row["count"] == count]
+            ours = {case(row): row for row in here if row["method"] == "adaptive"}
+            for name in ("random", "evolution", "instant", "bcsfw"):
+                pairs = [(ours[case(row)], row) for row in here if row["method"] == name and case(row) in ours]
+                if pairs:
+                    told.setdefault(place, {}).setdefault(str(count), {})[name] = {
+                        field: clustered(pairs, field) for field in ("score", "accuracy", "test_accuracy")
+                    }
+    return told
+
+
+def case(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["set"], row["seed"], row["count"], row["budget"]
+
+
+def clustered(pairs: list[tuple[dict[str, Any], dict[str, Any]]], field: str) -> dict[str, float]:
+    """Mean difference; its error with the same pair of networks, and the same super-network, as one observation."""
+    gains = np.array([ours[field] - theirs[field] for ours, theirs in pairs])
+    networks = [(a["set"], a["seed"], *sorted((a["network"], b["network"]))) for a, b in pairs]
+    supernets = [(a["set"], a["seed"]) for a, _ in pairs]
+    errors = [cluster_error(gains, labels) for labels in (networks, supernets)]
+    told = {"mean": gains.mean(), "error": max(errors), "error_by_network": errors[0], "error_by_supernet": errors[1]}
+    told |= {"errors": gains.mean() / max(*errors, 1e-12), "pairs": len(gains), "supernets": len(set(supernets))}
+    return {name: round(float(value), 6) for name, value in told.items()}
+
+
+def cluster_error(gains: np.ndarray, labels: Sequence[Any]) -> float:
+    """Standard error of the mean with sums over clusters as the independent pieces."""
+    away = gains - gains.mean()
+    sums = [sum(a for a, label in zip(away, labels) if label == one) for one in dict.fromkeys(labels)]
+    if len(sums) < 2:
+        return float("inf")
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(np.square(sums))) / len(gains))
+
+
+def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """Mean regret per method over the enumerated parts."""
+    names = list(contestants(30))
     return {
-        "first_seconds": round(learning, 1),
-        "prediction": first.details["prediction"],
-        "path_worths_alone": first.details["prior"],
-        "further_seconds": [round(r[0], 2) for r in rows],
-        "solve_seconds": [round(r[1], 4) for r in rows],
-        "evaluated": [r[2] for r in rows],
+        str(count): {
+            name: {kind: float(np.mean([part[f"{name} {count}"][kind] for part in parts.values()])) for kind in KINDS}
+            for name in names
+        }
+        for count in counts
+        if all(f"adaptive {count}" in part for part in parts.values()) and parts
     }
 
 
-def summary(differences: list[float]) -> dict[str, float]:
-    error = statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
-    told = {"mean": statistics.fmean(differences), "error": error, "worst": min(differences), "most": max(differences)}
-    return {name: round(value, 6) for name, value in told.items()}
+KINDS = ("regret", "regret_seen")
 
 
-def table(facts: dict[str, Any]) -> str:
-    """The results of one run as Markdown."""
-    lines = [f"## {facts['name']} ({facts['date']})", "", facts["about"], ""]
-    if rows := facts.get("compare"):
-        lines += [
-            "| method | within budget | minus mean of random | worst of these | minus best of 100 random | s a search |",
-            "|---|---|---|---|---|---|",
-        ]
-        for method in METHODS:
-            fits = sum(row[method]["fits"] for row in rows)
-            mean = summary([row[method]["accuracy"] - row["random"]["mean"] for row in rows])
-            best = summary([row[method]["accuracy"] - row["random"]["best"] for row in rows])
-            seconds = statistics.median(row[method]["seconds"] for row in rows)
-            below = sum(row[method]["accuracy"] < row["random"]["mean"] for row in rows)
-            lines.append(
-                f"| {method} | {fits}/{len(rows)} | {_points(mean)} ({below} below) | {100 * mean['worst']:+.2f} "
-                f"| {_points(best)} | {seconds:.1f} |"
-            )
-        best = summary([row["random"]["best"] - row["random"]["mean"] for row in rows])
-        lines += [f"| best of 100 random | - | {_points(best)} | {100 * best['worst']:+.2f} | 0 | - |", ""]
-    if said := facts.get("variants"):
-        lines += ["| Frank-Wolfe | accuracy minus mean of random | validation value minus mean of random | s |"]
-        lines += ["|---|---|---|---|"]
-        for name, row in said.items():
-            if name != "argmax":
-                value = row["validation_value"]
-                lines.append(
-                    f"| {name} | {_points(row['accuracy'])} | {value['mean']:+.4f} +- {value['error']:.4f} "
-                    f"| {row['seconds']:.1f} |"
-                )
-        worst = said["argmax"]
-        lines += [
-            "",
-            f"Arg-max of the last point: over budget in {worst['argmax_broken']:.0%} of the budgets, by up to "
-            f"{worst['argmax_worst']:.1%}; exact projection: {worst['exact_broken']:.0%}.",
-            "",
-        ]
-    if said := facts.get("regret"):
-        lines += [
-            f"All {said['networks']} networks of a small part evaluated (deviation of values {said['deviation']}):",
-            "",
-        ]
-        lines += ["| method | regret in validation value, mean | share of networks better, mean |", "|---|---|---|"]
-        for name, row in said.items():
-            if isinstance(row, dict):
-                lost, better = statistics.fmean(row["regret"]), statistics.fmean(row["share_of_networks_better"])
-                lines.append(f"| {name} | {lost:.4f} | {better:.1%} |")
-        lines += [""]
-    if said := facts.get("further"):
-        lines += [f"- {key.replace('_', ' ')}: {value}" for key, value in said.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _points(value: dict[str, float]) -> str:
-    return f"{100 * value['mean']:+.2f} +- {100 * value['error']:.2f}"
+def collected(work: Path, sets: Sequence[str], seeds: int, counts: Sequence[int], settings: Any) -> dict[str, Any]:
+    """All parts that are finished, and what they come to."""
+    rows, regrets, correlations, done = [], {}, {}, []
+    for name in sets:
+        for seed in range(seeds):
+            home = work / f"{name}-{seed}"
+            for count in counts:
+                if (path := home / f"compare-{count}.json").exists():
+                    done.append(f"{name} {seed} {count}")
+                    rows += [{"set": name, "seed": seed, "count": count, **row} for row in read_json(path)["rows"]]
+            for kind, parts in (("regret", regrets), ("correlations", correlations)):
+                if (path := home / f"{kind}.json").exists():
+                    parts[f"{name} {seed}"] = read_json(path)["rows"]
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "about": "Space hardcore-thin-lowres; limits of MACs (exact); scores are accuracy minus calibrated loss.",
+        "settings": {name: vars(settings[name]) for name in sets},
+        "frank_wolfe_steps": FW_STEPS,
+        "finished": done,
+        "summary": summary(rows, counts),
+        "regret": regret_summary(regrets, counts),
+        "regret_parts": regrets,
+        "correlations": correlations,
+        "rows": rows,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--table", action="store_true", help="RUN are results; print them as Markdown.")
-    parser.add_argument("--parts", default="further,variants,regret,compare")
-    parser.add_argument("--budgets", type=int, default=20)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--networks", type=int, default=100)
-    parser.add_argument("--variants-at", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--enumerate", type=int, default=1600)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=False)
-    parser.add_argument("--redo", default="", help="Names of methods and variants: the rest of --out is kept.")
+    parser.add_argument("--sets", default=",".join(SETTINGS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--counts", default="30,100")
+    parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
+    parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
+    parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
+    parser.add_argument("--json", action="store_true", help="Print everything as JSON; else the summary.")
+    parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    if chosen.table:
-        print("# Search methods at equal budgets\n\n" + "\n".join(table(read_json(path)) for path in chosen.runs))
-        return
-    torch.set_num_threads(chosen.threads)
-    bench = Bench(chosen.runs[0])
-    space = bench.supernet.space
-    facts: dict[str, Any] = {
-        "name": bench.name,
-        "date": datetime.now(UTC).date().isoformat(),
-        "about": f"Space {space.name}, {bench.table.resource} on {bench.table.origin['device']['device']}. Accuracies on "
-        f"{bench.data.size('test')} test images; searches see {min(2000, bench.data.size('val'))} others, of their last few "
-        f"networks {min(10_000, bench.data.size('val'))}. "
-        "Evaluations are shared by all methods and budgets, and seconds count new ones only.",
-    }
-    old: dict[str, Any] = read_json(chosen.out) if chosen.redo else {}
-    redo = chosen.redo.split(",")
-    facts = {**old, **facts}
-    work = {
-        "further": lambda: further_budget(bench),
-        "variants": lambda: variants(
-            bench, bench.budgets(chosen.variants_at, 0), chosen.seeds, old.get("variants", {}), redo
-        ),
-        "regret": lambda: regret(bench, chosen.enumerate),
-        "compare": lambda: compare(
-            bench, bench.budgets(chosen.budgets, chosen.pairs), chosen.networks, old.get("compare", []), redo
-        ),
-    }
-    for part in chosen.parts.split(","):
-        began = time.perf_counter()
-        facts[part] = work[part]()
-        facts[f"{part}_seconds"] = round(time.perf_counter() - began, 1)
-        if chosen.out is not None:
-            write_json(chosen.out, facts)
-    print(table(facts))
+    torch.set_num_threads(1)
+    sets, counts = chosen.sets.split(","), [int(word) for word in chosen.counts.split(",")]
+    settings = dict.fromkeys(SETTINGS, QUICK) if chosen.quick else SETTINGS
+    if chosen.quick:
+        sets, counts, chosen.seeds = sets[:1], [12], 2
+    benches: dict[tuple[str, int], Bench] = {}
+    for kind in () if chosen.collect else (str(counts[0]), "correlations", "regret", *map(str, counts[1:])):
+        for name in sets:
+            for seed in range(chosen.seeds):
+                if (name, seed) not in benches:
+                    home = chosen.work / f"{name}-{seed}"
+                    benches[name, seed] = Bench(name, seed, settings[name], home)
+                bench = benches[name, seed]
+                if kind == "correlations":
+                    bench.part(kind, lambda b=bench: b.correlations(32 if chosen.quick else 100))
+                elif kind != "regret":
+                    bench.part(f"compare-{kind}", lambda b=bench, n=int(kind): b.compare(n))
+                elif seed == 0:
+                    bench.part(kind, lambda b=bench: b.regret(counts[:1] if chosen.quick else counts, 2, 2))
+    facts = collected(chosen.work, sets, chosen.seeds, counts, settings)
+    if chosen.out is not None:
+        write_json(chosen.out, facts)
+    shown = facts if chosen.json else {k: facts[k] for k in ("finished", "summary", "regret")}
+    print(json.dumps(shown, indent=None if chosen.json else 1))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Adaptive(SearchMethod):
     passes: int = 3  # of the prior: batches that are differentiated
     batch: int = 64
     explore: float = 1.0  # scale of draws around the posterior mean; 0: the mean itself
+    stop_early: bool = True  # False: all `evaluations`, also where nothing better is expected
 
     def run(self, task: Task) -> Outcome:
         counts = self.evaluations, self.further, self.finalists, self.passes, self.batch
@@ -94,7 +95,7 @@ class Adaptive(SearchMethod):
         proposer, calm = Proposer(task.context, belief), 0
         trace: list[dict[str, Any]] = []
         task.progress.start("adaptive search", most)
-        while len(trace) < most and calm < _CALM:
+        while len(trace) < most and (calm < _CALM or not self.stop_early):
             rng = Seed(task.seed).fold_in("adaptive", len(belief.scores)).numpy()
             network = proposer.next(rng, self.explore)
             if network is None:  # everything that fits is known
