@@ -1,6 +1,6 @@
 """Search methods with equal numbers of evaluated networks: whose network is the best on images nobody chose by?
 
-    python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 3] [--counts 30,100]
+    python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
                                        [--work FOLDER] [--out FILE.json] [--quick]
 
 For every data set a few super-networks of a thin space are trained from scratch. At ten limits of MACs (exact, so no table
@@ -57,6 +57,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from brute_force import enumerate_choices
 
 BUDGETS = 10
+PART_IMAGES = 500  # that judge each network of an enumerated part
 FW_STEPS = 60  # of 64 images each, beside the networks that count
 
 
@@ -153,7 +154,7 @@ class Bench:
 
         return (
             made(self.data, "seen", "val", self.setting.choose),
-            made(judged, "judge", "val", self.setting.judge),
+            made(judged, "judge", "val", min(self.setting.judge, PART_IMAGES) if mark else self.setting.judge),
             made(self.data, "test", "test", self.setting.test),
         )
 
@@ -389,11 +390,13 @@ def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> d
 KINDS = ("regret", "regret_seen")
 
 
-def collected(work: Path, sets: Sequence[str], seeds: int, counts: Sequence[int], settings: Any) -> dict[str, Any]:
+def collected(
+    work: Path, sets: Sequence[str], seeds: Sequence[int], counts: Sequence[int], settings: Any
+) -> dict[str, Any]:
     """All parts that are finished, and what they come to."""
     rows, regrets, correlations, done = [], {}, {}, []
     for name in sets:
-        for seed in range(seeds):
+        for seed in seeds:
             home = work / f"{name}-{seed}"
             for count in counts:
                 if (path := home / f"compare-{count}.json").exists():
@@ -419,7 +422,7 @@ def collected(work: Path, sets: Sequence[str], seeds: int, counts: Sequence[int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=",".join(SETTINGS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2", help="Of the super-networks; a process may make some of them.")
     parser.add_argument("--counts", default="30,100")
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
     parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
@@ -428,14 +431,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    sets, counts = chosen.sets.split(","), [int(word) for word in chosen.counts.split(",")]
+    sets = chosen.sets.split(",")
+    seeds, counts = ([int(word) for word in words.split(",")] for words in (chosen.seeds, chosen.counts))
     settings = dict.fromkeys(SETTINGS, QUICK) if chosen.quick else SETTINGS
     if chosen.quick:
-        sets, counts, chosen.seeds = sets[:1], [12], 2
+        sets, counts, seeds = sets[:1], [12], [0, 1]
     benches: dict[tuple[str, int], Bench] = {}
     for kind in () if chosen.collect else (str(counts[0]), "correlations", "regret", *map(str, counts[1:])):
         for name in sets:
-            for seed in range(chosen.seeds):
+            for seed in seeds:
                 if (name, seed) not in benches:
                     home = chosen.work / f"{name}-{seed}"
                     benches[name, seed] = Bench(name, seed, settings[name], home)
@@ -445,8 +449,8 @@ def main() -> None:
                 elif kind != "regret":
                     bench.part(f"compare-{kind}", lambda b=bench, n=int(kind): b.compare(n))
                 elif seed == 0:
-                    bench.part(kind, lambda b=bench: b.regret(counts[:1] if chosen.quick else counts, 2, 2))
-    facts = collected(chosen.work, sets, chosen.seeds, counts, settings)
+                    bench.part(kind, lambda b=bench: b.regret(counts[:1], 2, 2))
+    facts = collected(chosen.work, sets, seeds, counts, settings)
     if chosen.out is not None:
         write_json(chosen.out, facts)
     shown = facts if chosen.json else {k: facts[k] for k in ("finished", "summary", "regret")}

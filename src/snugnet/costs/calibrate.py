@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtr, stdtrit  # Student's t; scipy.stats takes half a second to import
 
 from snugnet.errors import BadInput
 from snugnet.space.spec import HeadSpec, LayerSpec, NetworkSpec
@@ -107,7 +107,7 @@ def upper_bound(residuals: Sequence[float], confidence: float = _CONFIDENCE) -> 
     """What the next residual stays below with `confidence` (one-sided prediction bound, normal errors); 0 at least."""
     errors = np.array(residuals, dtype=float)
     n = len(errors)
-    quantile = float(stats.t.ppf(confidence, n - 1))
+    quantile = float(stdtrit(n - 1, confidence))
     return max(0.0, float(errors.mean() + quantile * errors.std(ddof=1) * np.sqrt(1 + 1 / n)))
 
 
@@ -151,7 +151,7 @@ def _prediction_bounds(z: FloatArray, errors: FloatArray, at: FloatArray) -> Flo
     low, high = (mean - 60 * scale).min(axis=0), (mean + 60 * scale).max(axis=0)
     for _ in range(60):  # the mixture's quantile by bisection
         middle = (low + high) / 2
-        below = share @ stats.t.cdf((middle - mean) / scale, n - 2) < _CONFIDENCE
+        below = share @ stdtr(n - 2, (middle - mean) / scale) < _CONFIDENCE
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     result: FloatArray = high
     return result

@@ -14,7 +14,6 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from snugnet.data.dataset import Data
@@ -113,6 +112,8 @@ def agreement(ones: Sequence[float], others: Sequence[float]) -> Agreement:
     if len(set(ones)) == 1 or len(set(others)) == 1:
         remedy = "Use a harder data set or narrower networks."
         raise BadInput("accuracies must differ to be ranked", value=ones[0], remedy=remedy)
+    from scipy import stats  # here: half a second of imports
+
     tau: Any = stats.kendalltau(ones, others)
     rho: Any = stats.spearmanr(ones, others)
     return Agreement(networks=len(ones), tau=float(tau.statistic), tau_p=float(tau.pvalue), rho=float(rho.statistic))

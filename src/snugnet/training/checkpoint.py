@@ -16,10 +16,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
-from lightning_fabric import Fabric
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
@@ -29,6 +28,9 @@ from snugnet.store import read_bytes, read_json, sha256, tensors_fingerprint, wr
 from snugnet.training import optimiser
 from snugnet.training.method import MethodState
 from snugnet.training.train_log import TrainLog
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 FORMAT = "snugnet-checkpoint-2"
 KEPT = 2

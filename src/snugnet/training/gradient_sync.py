@@ -17,19 +17,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput, DeviceMissing, UnknownName
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def start(device: str, precision: str) -> Fabric:
     """Fabric for this process: alone, or one of those torchrun started. `device`: auto, cpu or cuda."""
+    from lightning_fabric import Fabric  # here: a second of imports that only training needs
+
     if device not in ("auto", "cpu", "cuda"):
         raise UnknownName("device", device, ("auto", "cpu", "cuda"))
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from snugnet.budgets.limits import Limits
@@ -30,6 +29,9 @@ from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
 from snugnet.training.gradient_sync import GradientSync, check_batch, share
 from snugnet.training.method import EpochEnd, Method, MethodState, Net, PhaseContext, Step, Stream
 from snugnet.training.train_log import TrainLog
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 LINE_EVERY = 50  # steps between lines of train.jsonl inside an epoch
 T = TypeVar("T")

@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from snugnet.budgets import Budget
@@ -33,6 +32,9 @@ from snugnet.training.checkpoint import Checkpointer, Latest, weights_name
 from snugnet.training.loop import Loop, Options
 from snugnet.training.method import Method
 from snugnet.training.train_log import TrainLog
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @final
