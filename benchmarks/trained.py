@@ -77,7 +77,7 @@ class Bench:
         """Upper end of the 95 % interval: what must fit."""
         images = torch.zeros(1, 3, resolution, resolution)
         runnable = {"network": self.device.prepare(copy.deepcopy(network).eval(), images)}
-        rules = TimingSettings(seconds=8.0, tolerance=0.01, least_passes=40)
+        rules = TimingSettings(seconds=4.0, tolerance=0.01, least_passes=40)
         return min(
             next(iter(time_subjects(runnable, self.device.time, rules).estimates.values())).high for _ in range(3)
         )
@@ -239,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("runs/trained-benchmark"))
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--steps", type=int, default=30_000, help="image-steps of training per contestant and budget")
+    parser.add_argument("--steps", type=int, default=20_000, help="image-steps of training per contestant and budget")
     parser.add_argument("--resolution", type=int, default=64)
     parser.add_argument("--budgets", type=float, nargs="+", default=[0.7, 0.5, 0.35])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny_spaces import several_resolutions
 
 from brute_force import enumerate_choices
 from house import journal_rows
@@ -157,6 +158,22 @@ def test_methods_that_need_sums_say_so_and_others_search_any_space(digits):
         search(supernet, digits, [], {"params": "60%"}, QUICK["bcsfw"])
     found = search(supernet, digits, [], {"params": "60%"}, Random(networks=2), eval_images=20)
     assert found.fits
+
+
+def test_frank_wolfe_walks_at_every_resolution_and_the_best_network_of_all_wins(digits, tmp_path):
+    torch.manual_seed(0)
+    supernet = Supernet(several_resolutions()).eval()
+    budget, method = {"macs": "70%", "params": "80%"}, Bcsfw(steps=4, batch=16, candidates=4)
+    found = search(supernet, digits, [], budget, method, out=tmp_path, eval_images=40, final_images=40, compete=False)
+    assert found.fits and {path.name for path in tmp_path.glob("frank*")} == {
+        "frank_wolfe-6.json",
+        "frank_wolfe-8.json",
+    }
+    rows = found.details["candidates"]
+    assert {row["network"].split()[0] for row in rows} == {"r6", "r8"}
+    assert found.score == max(row["value"] for row in rows)
+    again = search(supernet, digits, [], budget, method, out=tmp_path, eval_images=40, final_images=40, compete=False)
+    assert again.architecture == found.architecture and again.evaluated == 0
 
 
 def test_random_networks_within_limits_are_uniform(tiny_supernet, tables):

@@ -5,14 +5,15 @@ loss with respect to alpha or beta, and moves towards the vertex a linear progra
 point is projected to a network, exactly and jointly unless asked otherwise. With `candidates` above 1 (1 is the method as
 published) the nearest few networks and the best few by the mean gradient are evaluated for real, for two reasons measured
 in docs/LOG.md: the relaxed network lives on mixed batch-norm statistics, and steps of one block at a time lock in how the
-budget is shared between depth and options. State is saved as the steps go by.
+budget is shared between depth and options. With several input resolutions each has a problem and a walk of its own.
+State is saved as the steps go by.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -43,6 +44,7 @@ from snugnet.solve import (
     project_alternating,
     projection_objective,
 )
+from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
 from snugnet.store import fingerprint, read_json, write_json
 
@@ -75,28 +77,49 @@ class Bcsfw(SearchMethod):
     head_start: int = 0  # steps by which the schedule is ahead: keeps the first ones from forgetting the start
 
     def run(self, task: Task) -> Outcome:
-        inside = task.context.problem_set
         if min(self.steps, self.batch, self.candidates) < 1:
             value = (self.steps, self.batch, self.candidates)
             raise BadInput("steps, batch and candidates must be positive", value=value, remedy="Try 200, 64 and 8.")
+        problems = task.context.exact_problems
+        # Costs add up within a resolution only: each has a walk of its own, and all share the steps and the candidates.
+        share = replace(self, steps=-(-self.steps // len(problems)), candidates=-(-self.candidates // len(problems)))
+        walks = [share._walk(task, inside) for inside in problems]
+        best = task.evaluator.best([a for walk in walks for a in walk.tried], task.progress)
+        chosen = next(walk for walk in walks if best in walk.tried)
+        details: dict[str, Any] = {
+            **chosen.points,
+            "projection": self.projection,
+            "scale": chosen.scale,
+            "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for walk in walks for a in walk.tried],
+        }
+        images = sum(walk.images for walk in walks)
+        return Outcome(architecture=best, images=images, trace=chosen.trace, details=details)
+
+    def _walk(self, task: Task, inside: FeasibleSet) -> Walk:
+        """Frank-Wolfe at one resolution, from the start to the networks worth evaluating."""
+        several = len(task.supernet.space.resolutions) > 1
+        resolution = inside.left.layout.space.resolutions[0] if several else None
         objective = RelaxedObjective(
-            task.supernet, task.evaluator.cache, batch=self.batch, kind=self.gradient, seed=task.seed
+            task.supernet,
+            task.evaluator.cache,
+            batch=self.batch,
+            kind=self.gradient,
+            seed=task.seed,
+            resolution=resolution,
         )
         start = self._start(inside)
         if self.loss == "calibrated":
             objective.calibrate(*inside.spread(start))
-        state, trace, mean = self._resumed(task, start)
-        state, trace = self._steps(task, inside, objective, state, trace, mean)
-        tried = [inside.architecture(choice) for choice in self._projected(inside, state.point, mean)]
-        best = task.evaluator.best(tried, task.progress)
-        details: dict[str, Any] = {
-            **_point_to_json(inside, state.point, ""),
-            "projection": self.projection,
-            "scale": objective.scale,
-            "candidates": [{"network": str(a), **task.evaluator(a).to_json()} for a in tried],
-        }
-        details |= _point_to_json(inside, start, "start_")
-        return Outcome(architecture=best, images=objective.images, trace=trace, details=details)
+        file = f"frank_wolfe-{resolution}.json" if several else "frank_wolfe.json"
+        state, trace, mean = self._resumed(task, start, file)
+        state, trace = self._steps(task, inside, objective, state, trace, mean, file)
+        return Walk(
+            tried=[inside.architecture(choice) for choice in self._projected(inside, state.point, mean)],
+            trace=trace,
+            points=_point_to_json(inside, state.point, "") | _point_to_json(inside, start, "start_"),
+            scale=objective.scale,
+            images=objective.images,
+        )
 
     def _steps(
         self,
@@ -106,6 +129,7 @@ class Bcsfw(SearchMethod):
         state: FrankWolfeState,
         trace: list[dict[str, Any]],
         mean: MeanGradient,
+        file: str,
     ) -> tuple[FrankWolfeState, list[dict[str, Any]]]:
         at = state.step
 
@@ -134,10 +158,10 @@ class Bcsfw(SearchMethod):
             trace.append({"step": row.step, "block": row.block, "loss": row.loss, "gap": row.gap, "costs": row.costs})
             task.progress.update(state.step, f"loss {row.loss:.3f}")
             if time.monotonic() - saved > SAVE_EVERY:
-                self._save(task, state, trace, mean)
+                self._save(task, state, trace, mean, file)
                 saved = time.monotonic()
         task.progress.stop()
-        self._save(task, state, trace, mean)
+        self._save(task, state, trace, mean, file)
         return state, trace
 
     def _start(self, inside: FeasibleSet) -> Point:
@@ -177,21 +201,37 @@ class Bcsfw(SearchMethod):
         limits = sorted(task.context.limits.effective.items())
         return fingerprint([self.describe(), task.seed, limits, task.evaluator.identity()])
 
-    def _save(self, task: Task, state: FrankWolfeState, trace: list[dict[str, Any]], mean: MeanGradient) -> None:
+    def _save(
+        self, task: Task, state: FrankWolfeState, trace: list[dict[str, Any]], mean: MeanGradient, file: str
+    ) -> None:
         if task.folder is not None:
             value = {"of": self._identity(task), "state": state.to_json(), "trace": trace, "mean": mean.to_json()}
-            write_json(task.folder / "frank_wolfe.json", value)
+            write_json(task.folder / file, value)
 
-    def _resumed(self, task: Task, start: Point) -> tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]:
+    def _resumed(
+        self, task: Task, start: Point, file: str
+    ) -> tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]:
         fresh: tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]
         fresh = FrankWolfeState(step=0, point=start), [], MeanGradient()
-        path = None if task.folder is None else task.folder / "frank_wolfe.json"
+        path = None if task.folder is None else task.folder / file
         if path is None or not path.exists():
             return fresh
         value = read_json(path)
         if not isinstance(value, dict) or value.get("of") != self._identity(task):
             return fresh  # of another budget, seed or super-network
         return FrankWolfeState.from_json(value["state"]), value["trace"], MeanGradient.from_json(value["mean"])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """What Frank-Wolfe came to at one resolution: networks to evaluate, its steps, first and last point."""
+
+    tried: list[Architecture]
+    trace: list[dict[str, Any]]
+    points: dict[str, Any]
+    scale: float
+    images: int
 
 
 @final

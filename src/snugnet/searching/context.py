@@ -46,15 +46,25 @@ class SearchContext:
         return self.limits.space
 
     @property
+    def exact_problems(self) -> tuple[FeasibleSet, ...]:
+        """A problem per resolution; an error that names the alternatives where costs do not add up."""
+        if not self.problems:
+            raise self._not_additive()
+        return self.problems
+
+    @property
     def problem_set(self) -> FeasibleSet:
         """The one exact problem; an error that names the alternatives where the space has none or several."""
         if len(self.space.resolutions) > 1 or not self.problems:
-            reason = Layout(self.space).why_not_additive or "nothing fits with middle widths at their start"
-            raise BadSpace(
-                f"this method needs a space whose costs add up, but in {self.space.name!r} {reason}",
-                remedy="Use --method adaptive, evolution or random.",
-            )
+            raise self._not_additive()
         return self.problems[0]
+
+    def _not_additive(self) -> BadSpace:
+        reason = Layout(self.space).why_not_additive or "nothing fits with middle widths at their start"
+        return BadSpace(
+            f"this method needs a space whose costs add up, but in {self.space.name!r} {reason}",
+            remedy="Use --method adaptive, evolution or random.",
+        )
 
     def fitting(self, networks: Sequence[Architecture]) -> list[Architecture]:
         """Those of `networks` that meet every limit, in their order."""
