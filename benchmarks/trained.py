@@ -8,7 +8,8 @@ of images in all (teachers and super-networks included in ours; a frozen teacher
 - `snugnet`: the space around the network, trained, searched within the budget, the found network trained with its teacher;
 - `resolution`: the original at the largest resolution that fits as measured;
 - `pruned`: the original at its resolution, pruned by Torch-Pruning (L1, uniform ratio, bisected until it fits as measured);
-- `nothing`: a super-network of the low-resolution HardCoRe space from random weights, with our own phases.
+- `nothing`: a super-network of the low-resolution HardCoRe space (half width, the images' own side) from random weights,
+  with phases of its own.
 
 Phases and shares of ours are those of `snugnet fit` for as many image-steps (`fitting.starting.schedule`). Test images are
 looked at once, at the end of each contestant. Finished parts are kept in `--work` and not done again.
@@ -44,6 +45,7 @@ from snugnet.space.sampling import largest
 FROM_NOTHING = {"largest": 0.40, "multipath": 0.25, "finetune": 0.35}
 CALM = {"mixup": 0, "auto_augment": None}
 BATCH = 50
+NATIVE = 32  # the images' own side: larger ones only cost more where no trained network expects them
 
 
 class Bench:
@@ -143,7 +145,7 @@ def pruned(bench: Bench, limit: float) -> dict[str, Any]:
 def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
     """Ours: from the trained network (`snugnet`) or from nothing."""
     home = bench.work / kind
-    data = bench.data(max(_resolutions(bench.asked)) if kind == "snugnet" else bench.asked.resolution)
+    data = bench.data(max(_resolutions(bench.asked)) if kind == "snugnet" else NATIVE)
     supernet = _supernet(bench, kind, data, home)
     table = _table(bench, supernet, kind)
     images = ImageCache(data)
@@ -160,7 +162,10 @@ def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
 
     tell = lambda line: print(f"{kind}: {line}", file=sys.stderr)  # noqa: E731
     loop = MeasuredLoop(find, measured, measured=["latency"], say=tell)
-    best = loop.run(5)
+    try:
+        best = loop.run(5)
+    except sn.errors.Infeasible as error:
+        return {"accuracy": None, "reason": str(error)}
     if best is None:
         return {"accuracy": None, "reason": "nothing fits as measured"}
     architecture = best.result.architecture
@@ -189,7 +194,7 @@ def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
         rows = schedule(per_epoch, steps, data.about.resolution)[0]
         phases = [sn.methods.METHODS[row.pop("method")](**row) for row in rows]
     else:
-        space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=bench.asked.resolution)
+        space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=data.about.resolution, width=0.5)
         supernet = fresh_supernet(space, bench.seed)
         crop = {"crop_padding": data.about.resolution // 8, **CALM}
         epochs = {name: max(1, round(share * steps / per_epoch)) for name, share in FROM_NOTHING.items()}
@@ -300,6 +305,7 @@ def _summary(asked: argparse.Namespace, whole: float, rows: list[dict[str, Any]]
         "resolution": asked.resolution,
         "machine": dict(zip(("torch_threads",), (asked.threads,))),
         "ahead": ahead,
+        "unmet": [f"{r['contestant']}@{r['share']:g} seed {r['seed']}" for r in rows if r["accuracy"] is None],
         "rows": rows,
     }
 

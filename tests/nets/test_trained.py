@@ -9,6 +9,8 @@ from torch import nn
 
 import snugnet as sn
 from snugnet.costs import analytic
+from snugnet.costs.ranges import cost_range
+from snugnet.costs.table import exact_table
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.nets.blocks import SameConv2d
@@ -232,3 +234,10 @@ def check_published(module: nn.Module) -> None:
     scale = max(1.0, float(expected.abs().max()))  # random weights give some networks logits in the hundreds
     assert difference(supernet(images, largest(supernet.space)), expected) < 1e-4 * min(scale, 100)
     assert supernet(images, smallest(supernet.space)).shape == (1, 1000)
+
+
+def test_costs_of_the_space_are_told_before_anything_is_trained(lite):
+    found = cost_range(lite.space, exact_table(lite.space, "params"))
+    whole = analytic.params(plan(largest(lite.space), lite.space))
+    assert found.largest == whole and found.smallest < found.median < found.largest
+    assert str(found).startswith("params from ") and "median" in str(found)

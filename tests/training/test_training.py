@@ -3,11 +3,14 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from snugnet.errors import BadInput, DeviceMissing, TrainingDiverged, UnknownName
+from snugnet.nets import build as build_network
+from snugnet.space import preset
 from snugnet.space.sampling import largest, smallest
 from snugnet.training import accuracy, finetune, methods, train
 from snugnet.training.loop import Loop
@@ -83,6 +86,25 @@ def test_finetune_follows_the_teacher():
     before = accuracy(student, data)
     finetune(student, data, teacher=teacher, epochs=1, **QUICK)
     assert accuracy(student, data) >= before - 0.1
+
+
+def test_features_follow_a_teacher_of_other_classes():
+    """Their directions come closer than without it, though the teacher has 7 classes and the data 4."""
+    space = replace(preset("hardcore-lowres", classes=4, resolution=8, width=0.25), name="small")
+    data, gaps = toy_data(), []
+    torch.manual_seed(0)
+    other = replace(space, classes=7)
+    teacher = build_network(largest(other), other).eval()
+    images = next(data.batches("val", 8))[0]
+    for weight in (0.0, 20.0):
+        torch.manual_seed(1)
+        student = build_network(smallest(space), space)
+        method = methods.finetune(epochs=3, lr=0.05, distill=0.0, distill_features=weight, **PLAIN)
+        train(student, data, method, teacher=teacher, **QUICK)
+        with torch.no_grad():
+            pair = [net.eval()(images, with_features=True)[1] for net in (student, teacher)]
+        gaps.append(float(1 - torch.cosine_similarity(*pair).mean()))
+    assert gaps[1] < gaps[0] - 0.05, gaps
 
 
 def test_accuracy_is_the_default_curve_of_plain_networks():

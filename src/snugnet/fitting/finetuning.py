@@ -87,6 +87,8 @@ def finetune_found(
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
     images = ImageCache(data)  # placed where each network is: training may move it
     network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed, folder / TEACHER)
+    if origin is not None and not method.describe().get("distill"):  # its features say something, its answers do not
+        teacher = AtResolution(extract(origin, largest(origin.space)).eval().to(device_of(supernet)))
     beside: dict[str, float] = {}
     if section.epochs:
         if not section.scratch:
@@ -180,9 +182,8 @@ class AtResolution(torch.nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.network(resized(images, self.network.plan.resolution))
-        return logits
+    def forward(self, images: torch.Tensor, **options: bool) -> Any:
+        return self.network(resized(images, self.network.plan.resolution), **options)
 
 
 def _home(folder: Path, supernet: Supernet, architecture: Architecture, section: FinetuneSection) -> Path:

@@ -20,6 +20,7 @@ from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
+from snugnet.costs.ranges import cost_range
 from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
@@ -82,6 +83,9 @@ class Pipeline:
             self._measure(name)
         self._refer_to_start()
         _ = self.promised  # refuses before anything is trained
+        if self.recipe.start is not None:
+            ranges = "; ".join(str(cost_range(self.space, table)) for table in self.tables.values())
+            self._say(f"{self.space.count:,} networks around {self.recipe.source}: {ranges}")
         for name in self.places:
             self._check(name)
         self._train()

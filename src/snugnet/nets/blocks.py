@@ -171,9 +171,13 @@ class ClassifierHead(nn.Module):
         self.dropout = nn.Dropout(part.dropout)
         self.classifier = nn.Linear(part.features, part.classes)
 
+    def pooled(self, x: Tensor) -> Tensor:
+        """What the classifier sees of an image: [N, features]."""
+        features: Tensor = self.act(self.features(torch.flatten(self.pool(self.conv(x)), 1)))
+        return features
+
     def forward(self, x: Tensor) -> Tensor:
-        pooled = torch.flatten(self.pool(self.conv(x)), 1)
-        logits: Tensor = self.classifier(self.dropout(self.act(self.features(pooled))))
+        logits: Tensor = self.classifier(self.dropout(self.pooled(x)))
         return logits
 
 

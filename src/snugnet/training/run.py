@@ -214,10 +214,9 @@ def _frozen(fabric: Fabric, teacher: nn.Module | None) -> Any:
         return None
     fixed = teacher.to(fabric.device).eval()
 
-    def answer(images: Tensor) -> Tensor:
+    def answer(images: Tensor, **options: bool) -> Any:
         with torch.no_grad(), fabric.autocast():
-            logits: Tensor = fixed(images)
-        return logits
+            return fixed(images, **options)
 
     return answer
 

@@ -1,7 +1,8 @@
 """A plain network: fine-tuned with inherited weights, or trained from scratch.
 
 With a teacher (for an extracted network: the largest one) the loss is (1 - distill) * cross entropy + distill * T^2
-* KL.
+* KL. A teacher of other classes has nothing to say about these, but its features do: with `distill_features` the direction
+of what the classifier sees is drawn towards the teacher's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from snugnet.errors import BadInput
 from snugnet.training.losses import cross_entropy, distillation, distillation_rules
@@ -26,12 +28,16 @@ class Plain(Method):
     epochs: int = 10
     distill: float = 0.0
     temperature: float = 1.0
+    distill_features: float = (
+        0.0  # weight of 1 - cosine between pooled features and the teacher's, whatever its classes
+    )
     dropout: float | None = None  # before the last layer; None: the network's own
     drop_connect: float = 0.0  # block i of n is left out, beside its shortcut, for this share of images times i / n
 
     def own_rules(self) -> list[Rule]:
         return [
             *distillation_rules(self.distill, self.temperature),
+            ("distill_features must not be negative", self.distill_features, self.distill_features >= 0),
             ("dropout must lie in [0, 1)", self.dropout, self.dropout is None or 0 <= self.dropout < 1),
             ("drop_connect must lie in [0, 1)", self.drop_connect, 0 <= self.drop_connect < 1),
         ]
@@ -50,22 +56,30 @@ class Plain(Method):
         return MethodState()
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
-        logits = step.net(step.images)
-        if self.distill == 0:
-            loss = cross_entropy(logits, step.targets, self.label_smoothing)
-        else:
-            if step.teacher is None:
-                raise BadInput(f"distill={self.distill} needs a teacher", remedy="Pass teacher=..., or distill=0.")
-            loss = distillation(
-                logits,
-                step.teacher(step.images),
-                step.targets,
-                weight=self.distill,
-                temperature=self.temperature,
-                smoothing=self.label_smoothing,
-            )
+        if self.distill == 0 and self.distill_features == 0:
+            loss = cross_entropy(step.net(step.images), step.targets, self.label_smoothing)
+            step.backward(loss)
+            return {"loss": loss.detach()}
+        if step.teacher is None:
+            weights = f"distill={self.distill}, distill_features={self.distill_features}"
+            raise BadInput(f"{weights} needs a teacher", remedy="Pass teacher=..., or set both to 0.")
+        if self.distill_features == 0:
+            loss = self._taught(step.net(step.images), step.teacher(step.images), step.targets)
+            step.backward(loss)
+            return {"loss": loss.detach()}
+        logits, features = step.net(step.images, with_features=True)
+        teacher: Any = step.teacher
+        answers, seen = teacher(step.images, with_features=True)
+        gap = 1 - functional.cosine_similarity(features.float(), seen.float().detach()).mean()
+        loss = self._taught(logits, answers, step.targets) + self.distill_features * gap
         step.backward(loss)
-        return {"loss": loss.detach()}
+        return {"loss": loss.detach(), "feature_gap": gap.detach()}
+
+    def _taught(self, logits: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        if self.distill == 0:
+            return cross_entropy(logits, targets, self.label_smoothing)
+        weights = {"weight": self.distill, "temperature": self.temperature, "smoothing": self.label_smoothing}
+        return distillation(logits, teacher, targets, **weights)
 
 
 def finetune(**changes: Any) -> Plain:
