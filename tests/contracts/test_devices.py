@@ -21,6 +21,11 @@ class TestOnnxRuntime(DeviceContract):
         return OnnxRuntime(threads=1)
 
 
+class TestOnnxRuntimeInt8(DeviceContract):
+    def make(self):
+        return OnnxRuntime(threads=1, precision="int8")
+
+
 @pytest.mark.skipif(bool(TorchCuda.missing()), reason=TorchCuda.missing() or "here")
 class TestTorchCuda(DeviceContract):
     def make(self):

@@ -11,13 +11,14 @@ import typer
 from snugnet.budgets.budget import Budget
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.deploy.card import read_certificate
-from snugnet.errors import BadInput, DataMissing
+from snugnet.errors import BadInput, BudgetExceeded, DataMissing
 from snugnet.store import read_bytes, sha256
 from snugnet.units import show
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from snugnet.data.dataset import Data
     from snugnet.deploy.export import Exported
     from snugnet.deploy.network_file import NetworkFile
 
@@ -58,6 +59,13 @@ HubFolder = Annotated[
     ),
 ]
 Licence = Annotated[str, typer.Option("--licence", help="What the README of --hub says, e.g. apache-2.0.")]
+Eight = Annotated[
+    bool,
+    typer.Option("--int8", help="Also write it in int8 (FILE.int8.onnx), calibrated on the run's training images."),
+]
+Lose = Annotated[
+    str, typer.Option("--lose", metavar="at-most=SHARE", help="Test images that int8 may get wrong beyond float's.")
+]
 CHECK_IMAGES = 16
 
 
@@ -70,22 +78,77 @@ def export(
     timm: TimmFolder = None,
     hub: HubFolder = None,
     licence: Licence = "",
+    int8: Eight = False,
+    lose: Lose = "at-most=0.5%",
     json: Json = False,
 ) -> None:
     """Write a network to an ONNX file that computes exactly what PyTorch computes, or write nothing."""
     from snugnet.deploy.source import home_of, open_source  # brings torch in: not for `snugnet --help`
 
+    most = read_lose(lose)
     saved, home = open_source(network), home_of(network)
     say(f"read {network}")
+    data = _data(home, saved) if int8 else None
     answer: dict[str, Any] = {}
     if timm is not None:
         answer |= _timm(saved, timm)
     if hub is not None:
         answer |= _hub(network, saved, hub, licence, _images(home, saved, image or []))
-    if out is not None or not answer:
+    if out is not None or int8 or not answer:
         answer |= _onnx(network, saved, home, out, program, image or [], certificate, table=not json)
+    if data is not None:
+        answer["int8"] = _int8(Path(answer["path"]), data, most, home)
     if json:
         print_json(answer)
+
+
+def read_lose(text: str) -> float:
+    """The share in `at-most=0.5%`."""
+    word, _, number = text.partition("=")
+    try:
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if word != "at-most" or not 0 <= share <= 1:
+        raise BadInput("--lose must be at-most=SHARE", value=text, remedy="Write --lose at-most=0.5%.")
+    return share
+
+
+def _data(home: Path | None, saved: NetworkFile) -> Data:
+    """The run's images at the network's resolution."""
+    if home is None or not (home / "recipe.yaml").is_file():
+        rule = "int8 needs images to calibrate on: the network must be in the folder of its run"
+        raise BadInput(rule, value=str(home), remedy="Or call snugnet.deploy.int8.export_int8 with your data.")
+    from snugnet import fitting
+
+    return fitting.find(str(home / "recipe.yaml")).load_data(saved.plan.resolution, whole=True)
+
+
+def _int8(graph: Path, data: Data, lose: float, home: Path | None) -> dict[str, Any]:
+    """Written with a certificate of its own beside it, for the limits of the float network's."""
+    from snugnet.deploy.certificate import certify
+    from snugnet.deploy.int8 import export_int8
+    from snugnet.devices.onnx_devices import OnnxRuntime
+
+    target = graph.with_suffix(".int8.onnx")
+    outcome = export_int8(graph, target, data, lose=lose)
+    say(outcome.message)
+    answer = outcome.to_json()
+    if outcome.path is None:
+        return answer
+    say(f"wrote {target} ({outcome.scheme})")
+    promise = home / "certificate.json" if home is not None else None
+    if promise is None or not promise.is_file():
+        say("no certificate of the float network, so none for int8: `snugnet certify` makes one")
+        return answer
+    limits = _limits(read_certificate(promise))
+    papers = target.with_name("certificate.int8.json")
+    try:
+        certify(target, limits, OnnxRuntime(), accuracy=outcome.accuracy, out=papers)
+    except BudgetExceeded as error:
+        say(str(error))
+    say(f"wrote {papers}")
+    return answer | {"certificate": read_certificate(papers)}
 
 
 def _timm(saved: NetworkFile, folder: Path) -> dict[str, Any]:
@@ -171,13 +234,22 @@ def _stamp(exported: Exported, saved: NetworkFile, promise: dict[str, Any], give
             raise _of_another(given)
         say("the certificate in the folder is of another network: not named in the file")
         return exported
-    texts = {
-        name: {"limit": show(line["limit"], name), **({"statistic": line["statistic"]} if "statistic" in line else {})}
-        for name, line in promise["budgets"].items()
-    }
-    limits = Budget(texts).to_json()
+    limits = _limits(promise).to_json()
     stamp(exported.path, certificate_sha256=promise["sha256"], budget=saved.card.budget or limits)
     return replace(exported, sha256=sha256(read_bytes(exported.path)))
+
+
+def _limits(promise: dict[str, Any]) -> Budget:
+    """What a certificate's network was held against."""
+    return Budget(
+        {
+            name: {
+                "limit": show(line["limit"], name),
+                **({"statistic": line["statistic"]} if "statistic" in line else {}),
+            }
+            for name, line in promise["budgets"].items()
+        }
+    )
 
 
 def _of_another(path: Path) -> BadInput:

@@ -21,7 +21,7 @@ from snugnet.errors import BadInput, DamagedFile, FileTrouble
 
 _IN_PLACE: Final = {
     "Add", "BatchNormalization", "Clip", "Dropout", "Flatten", "HardSigmoid", "HardSwish", "Identity", "Mul", "Relu",
-    "Reshape", "Sigmoid", "Softmax", "Squeeze", "Sub", "Div", "Swish", "Unsqueeze",
+    "DequantizeLinear", "QuantizeLinear", "Reshape", "Sigmoid", "Softmax", "Squeeze", "Sub", "Div", "Swish", "Unsqueeze",
 }  # fmt: skip
 _SCALARS: Final = {"Constant", "Shape", "Gather", "Concat", "Cast", "Slice"}  # bookkeeping of shapes costs nothing
 
@@ -100,13 +100,18 @@ def _shapes(graph: Any) -> dict[str, tuple[int, ...]]:
 def _parameters(graph: Any, constants: dict[str, tuple[int, ...]]) -> set[str]:
     """Initialisers that are weights: those of layers, without BN's statistics and the constants of reshapes."""
     weights = set()
+    stored = {  # quantised weights: what a layer reads -> what is in the file
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants
+    }
     for node in graph.node:
         names = node.input[1:3] if node.op_type in ("Conv", "Gemm", "BatchNormalization") else []
         if node.op_type == "MatMul":
             names = node.input[:2]
         if node.op_type == "Add":  # a linear layer's bias, where the exporter split it off
             names = [n for n in node.input if n in constants and math.prod(constants[n]) > 1]
-        weights |= {name for name in names if name in constants}
+        weights |= {stored.get(name, name) for name in names if stored.get(name, name) in constants}
     return weights
 
 

@@ -114,6 +114,21 @@ class CertifiedNetwork(_Paper):
 
 
 @final
+class StatedAccuracy(_Paper):
+    """How accurate a network of few bits is, and what it was in float, on the same test images."""
+
+    precision: str
+    test: float
+    float32: float
+    images: int
+
+    @property
+    def lost(self) -> float:
+        """The share of the images; below zero if it gained."""
+        return self.float32 - self.test
+
+
+@final
 class Certificate(_Paper):
     """Every limit, held against one network."""
 
@@ -126,6 +141,7 @@ class Certificate(_Paper):
     date: str
     versions: dict[str, str]
     message: str
+    accuracy: StatedAccuracy | None = None  # of a quantised network
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -137,7 +153,8 @@ class Certificate(_Paper):
 
     def to_json(self) -> dict[str, Any]:
         lines = {line.name: line.model_dump(mode="json", exclude_defaults=True) for line in self.lines}
-        return sealed(self.model_dump(mode="json") | {"budgets": lines})
+        own = set() if self.accuracy is not None else {"accuracy"}
+        return sealed(self.model_dump(mode="json", exclude=own) | {"budgets": lines})
 
 
 def open_certificate(path: str | Path) -> Certificate:

@@ -28,7 +28,7 @@ from snugnet.budgets.budget import Budget
 from snugnet.costs.graph import GraphCosts, graph_costs, read_graph
 from snugnet.costs.measure import check_batch, versions
 from snugnet.costs.table import CostTable
-from snugnet.deploy.card import Certificate, CertifiedNetwork, Line
+from snugnet.deploy.card import Certificate, CertifiedNetwork, Line, StatedAccuracy
 from snugnet.deploy.export import card_in, graph_hash, random_images
 from snugnet.deploy.network_file import plan_in, read_network
 from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy
@@ -58,6 +58,7 @@ def certify(
     resolution: int | None = None,
     tables: Mapping[str, CostTable] | None = None,
     plan: NetworkSpec | None = None,
+    accuracy: StatedAccuracy | None = None,
     out: str | Path | None = None,
     settings: TimingSettings | None = None,
     progress: Progress | None = None,
@@ -67,7 +68,7 @@ def certify(
     `device` is needed for latency; where the budget limits it on several (`latency@phone`), give one for each label.
     `settings` are for all sessions together; they share its seconds.
     `tables` (by the budget's names) add what was predicted; a file that does not say what its network is made of (ONNX)
-    needs its `plan` for that.
+    needs its `plan` for that. `accuracy` is written down as it is given: that of a quantised network.
     """
     limits = budget if isinstance(budget, Budget) else Budget(budget)
     check_batch(batch)
@@ -100,6 +101,7 @@ def certify(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         message=" ".join(messages),
+        accuracy=accuracy,
     )
     if out is not None:
         write_json(out, certificate.to_json())

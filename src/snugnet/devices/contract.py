@@ -21,7 +21,7 @@ import torch
 from snugnet.devices.device import Device
 
 _FIELDS: Final = {"device", "processor", "cores", "runtime", "version", "threads", "precision", "clock", "system"}
-_TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+_TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1}
 
 
 def _network(width: int = 8) -> torch.nn.Module:

@@ -3,7 +3,7 @@
 ONNX Runtime has all graph optimisations on. A block measured alone is fused and laid out as it would be inside a network,
 except at its edges, where a runtime converts between its own layout and the plain one: calibration takes that out again
 (`snugnet.costs.calibrate`). OpenVINO is asked for float32 by name: left alone, it computes in bfloat16 on processors that
-have it.
+have it. Both run int8: graphs are quantised on the way in (`snugnet.devices.quantise`), those that are so already are left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
 import torch
@@ -27,9 +28,10 @@ from snugnet.devices.device import (
     wall_clock,
 )
 from snugnet.devices.onnx_graph import agree, onnx_bytes
+from snugnet.devices.quantise import quantise
 
 _TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 5e-2}
-_HINTS: Final = {"float32": "f32", "bfloat16": "bf16"}
+_HINTS: Final = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,21 @@ class _OnnxDevice(Device):
 
     def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
         network, given = frozen_copy(module).to("cpu", torch.float32), example.detach().to("cpu", torch.float32)
-        runnable = self.open(onnx_bytes(network, given), given)
+        graph = onnx_bytes(network, given)
+        if self.precision == "int8":
+            replace(self, precision="float32").prepare(network, given)  # the graph is right before it is rounded
+            return self.open(graph, given)
+        runnable = self.open(graph, given)
         with torch.inference_mode():
             what = f"the ONNX graph in {self.name}"
             agree(runnable.output(), network(given), what=what, tolerance=_TOLERANCE[self.precision])
         return runnable
+
+    def graph(self, graph: bytes | str, given: torch.Tensor) -> bytes | str:
+        """The graph in this device's precision; for times it does not matter which images int8 is calibrated on."""
+        if self.precision != "int8":
+            return graph
+        return quantise(graph if isinstance(graph, bytes) else Path(graph).read_bytes(), given)
 
     @abstractmethod
     def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
@@ -63,6 +75,7 @@ class OnnxRuntime(_OnnxDevice):
     """ONNX Runtime's CPU provider: `OnnxRuntime(threads=1)`."""
 
     name: ClassVar[str] = "onnxruntime"
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
 
     @classmethod
     def remedy(cls) -> str:
@@ -77,7 +90,7 @@ class OnnxRuntime(_OnnxDevice):
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(self.graph(graph, given), options, providers=["CPUExecutionProvider"])
         feed = {session.get_inputs()[0].name: given.numpy()}
 
         def run() -> Any:
@@ -99,7 +112,7 @@ class OpenVino(_OnnxDevice):
     """OpenVINO's CPU plugin: `OpenVino(threads=1)`."""
 
     name: ClassVar[str] = "openvino"
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "int8")
 
     @classmethod
     def remedy(cls) -> str:
@@ -115,7 +128,7 @@ class OpenVino(_OnnxDevice):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
         }
-        request = core.compile_model(core.read_model(graph), "CPU", settings).create_infer_request()
+        request = core.compile_model(core.read_model(self.graph(graph, given)), "CPU", settings).create_infer_request()
         request.set_input_tensor(openvino.Tensor(given.numpy(), shared_memory=False))
 
         def output() -> torch.Tensor:
