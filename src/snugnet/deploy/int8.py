@@ -38,13 +38,8 @@ CALIBRATION: Final = 256
 VALIDATION: Final = 2000
 BATCH: Final = 64
 SETTINGS: Final = TimingSettings(seconds=30.0)
-_KEPT: Final[tuple[str, ...]] = (
-    "classes",
-    "channels",
-    "resolution",
-    "weights_sha256",
-    "versions",
-)  # of the float file's metadata
+# of the float file's metadata
+_KEPT: Final = ("classes", "channels", "resolution", "weights_sha256", "versions")
 
 
 @final
@@ -117,11 +112,7 @@ def export_int8(
     reason = _reason(stated, int8_ms / float_ms, lose)
     kept: Literal["int8", "float32"] = "float32" if reason else "int8"
     if kept == "int8" or always:
-        own = {
-            name: about[name]
-            for name in ("classes", "channels", "resolution", "weights_sha256", "versions")
-            if name in about
-        }
+        own = {name: text for name, text in about.items() if name in _KEPT}
         own |= {"precision": "int8", "scheme": best.name}
         write_bytes(path, describe(read_graph(best_graph), card, own))
     return Int8(
