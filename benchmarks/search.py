@@ -55,6 +55,7 @@ from snugnet.training.checkpoint import load_weights
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from brute_force import enumerate_choices
+from search_summary import markdown, regret_summary, summary
 
 BUDGETS = 10
 PART_IMAGES = 500  # that judge each network of an enumerated part
@@ -333,63 +334,6 @@ def gradient_effects(task: Task, kind: Any, *, calibrated: bool, passes: int = 3
     return total
 
 
-def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
-    """Mean advantage of `adaptive` over every other method: everywhere, and per data set."""
-    told: dict[str, Any] = {}
-    for place in ("everything", *dict.fromkeys(row["set"] for row in rows)):
-        some = [row for row in rows if place in ("everything", row["set"])]
-        for count in counts:
-            here = [row for row in some if row["count"] == count]
-            ours = {case(row): row for row in here if row["method"] == "adaptive"}
-            for name in ("random", "evolution", "instant", "bcsfw"):
-                pairs = [(ours[case(row)], row) for row in here if row["method"] == name and case(row) in ours]
-                if pairs:
-                    told.setdefault(place, {}).setdefault(str(count), {})[name] = {
-                        field: clustered(pairs, field) for field in ("score", "accuracy", "test_accuracy")
-                    }
-    return told
-
-
-def case(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["set"], row["seed"], row["count"], row["budget"]
-
-
-def clustered(pairs: list[tuple[dict[str, Any], dict[str, Any]]], field: str) -> dict[str, float]:
-    """Mean difference; its error with the same pair of networks, and the same super-network, as one observation."""
-    gains = np.array([ours[field] - theirs[field] for ours, theirs in pairs])
-    networks = [(a["set"], a["seed"], *sorted((a["network"], b["network"]))) for a, b in pairs]
-    supernets = [(a["set"], a["seed"]) for a, _ in pairs]
-    errors = [cluster_error(gains, labels) for labels in (networks, supernets)]
-    told = {"mean": gains.mean(), "error": max(errors), "error_by_network": errors[0], "error_by_supernet": errors[1]}
-    told |= {"errors": gains.mean() / max(*errors, 1e-12), "pairs": len(gains), "supernets": len(set(supernets))}
-    return {name: round(float(value), 6) for name, value in told.items()}
-
-
-def cluster_error(gains: np.ndarray, labels: Sequence[Any]) -> float:
-    """Standard error of the mean with sums over clusters as the independent pieces."""
-    away = gains - gains.mean()
-    sums = [sum(a for a, label in zip(away, labels) if label == one) for one in dict.fromkeys(labels)]
-    if len(sums) < 2:
-        return float("inf")
-    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(np.square(sums))) / len(gains))
-
-
-def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
-    """Mean regret per method over the enumerated parts."""
-    names = list(contestants(30))
-    return {
-        str(count): {
-            name: {kind: float(np.mean([part[f"{name} {count}"][kind] for part in parts.values()])) for kind in KINDS}
-            for name in names
-        }
-        for count in counts
-        if all(f"adaptive {count}" in part for part in parts.values()) and parts
-    }
-
-
-KINDS = ("regret", "regret_seen")
-
-
 def collected(
     work: Path, sets: Sequence[str], seeds: Sequence[int], counts: Sequence[int], settings: Any
 ) -> dict[str, Any]:
@@ -427,7 +371,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
     parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
     parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
-    parser.add_argument("--json", action="store_true", help="Print everything as JSON; else the summary.")
+    parser.add_argument("--json", action="store_true", help="Print everything as JSON; else tables.")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -453,8 +397,7 @@ def main() -> None:
     facts = collected(chosen.work, sets, seeds, counts, settings)
     if chosen.out is not None:
         write_json(chosen.out, facts)
-    shown = facts if chosen.json else {k: facts[k] for k in ("finished", "summary", "regret")}
-    print(json.dumps(shown, indent=None if chosen.json else 1))
+    print(json.dumps(facts) if chosen.json else markdown(facts))
 
 
 if __name__ == "__main__":

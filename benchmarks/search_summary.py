@@ -1,0 +1,89 @@
+"""What the parts of benchmarks/search.py come to: advantages of `adaptive` with clustered errors, mean regrets.
+
+Ten budgets of one super-network are not ten observations: neighbouring budgets often lead to the same network, and all share
+one set of weights. So errors of means are taken twice, with every distinct pair of networks and with every super-network as
+one independent piece, and the greater one is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+OTHERS = ("random", "evolution", "instant", "bcsfw")
+METHODS = (*OTHERS, "adaptive")
+KINDS = ("regret", "regret_seen")
+
+
+def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """Mean advantage of `adaptive` over every other method: everywhere, and per data set."""
+    told: dict[str, Any] = {}
+    for place in ("everything", *dict.fromkeys(row["set"] for row in rows)):
+        some = [row for row in rows if place in ("everything", row["set"])]
+        for count in counts:
+            here = [row for row in some if row["count"] == count]
+            ours = {case(row): row for row in here if row["method"] == "adaptive"}
+            for name in OTHERS:
+                pairs = [(ours[case(row)], row) for row in here if row["method"] == name and case(row) in ours]
+                if pairs:
+                    told.setdefault(place, {}).setdefault(str(count), {})[name] = {
+                        field: clustered(pairs, field) for field in ("score", "accuracy", "test_accuracy")
+                    }
+    return told
+
+
+def case(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["set"], row["seed"], row["count"], row["budget"]
+
+
+def clustered(pairs: list[tuple[dict[str, Any], dict[str, Any]]], field: str) -> dict[str, float]:
+    """Mean difference; its error with the same pair of networks, and the same super-network, as one observation."""
+    gains = np.array([ours[field] - theirs[field] for ours, theirs in pairs])
+    networks = [(a["set"], a["seed"], *sorted((a["network"], b["network"]))) for a, b in pairs]
+    supernets = [(a["set"], a["seed"]) for a, _ in pairs]
+    errors = [cluster_error(gains, labels) for labels in (networks, supernets)]
+    told = {"mean": gains.mean(), "error": max(errors), "error_by_network": errors[0], "error_by_supernet": errors[1]}
+    told |= {"errors": gains.mean() / max(*errors, 1e-12), "pairs": len(gains), "supernets": len(set(supernets))}
+    return {name: round(float(value), 6) for name, value in told.items()}
+
+
+def cluster_error(gains: np.ndarray, labels: Sequence[Any]) -> float:
+    """Standard error of the mean with sums over clusters as the independent pieces."""
+    away = gains - gains.mean()
+    sums = [sum(a for a, label in zip(away, labels) if label == one) for one in dict.fromkeys(labels)]
+    if len(sums) < 2:
+        return float("inf")
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(np.square(sums))) / len(gains))
+
+
+def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """Mean regret per method over the enumerated parts."""
+    return {
+        str(count): {
+            name: {kind: float(np.mean([part[f"{name} {count}"][kind] for part in parts.values()])) for kind in KINDS}
+            for name in METHODS
+        }
+        for count in counts
+        if all(f"adaptive {count}" in part for part in parts.values()) and parts
+    }
+
+
+def markdown(facts: dict[str, Any]) -> str:
+    """The summary as tables: a row a place and number of networks, in hundredths of score and points of accuracy."""
+    lines = ["| | networks | " + " | ".join(f"minus {name}" for name in OTHERS) + " |", "|---|---|---|---|---|---|"]
+    for place, by_count in facts["summary"].items():
+        for count, by_name in by_count.items():
+            for field, label in (("score", "score"), ("accuracy", "accuracy"), ("test_accuracy", "test accuracy")):
+                cells = [_cell(by_name[name][field]) if name in by_name else "-" for name in OTHERS]
+                lines.append(f"| {place}, {label} x 100 | {count} | " + " | ".join(cells) + " |")
+    for count, by_name in facts["regret"].items():
+        for kind in KINDS:
+            cells = ", ".join(f"{name} {100 * by_name[name][kind]:.2f}" for name in METHODS)
+            lines += ["", f"Mean {kind} x 100 after {count}: {cells}."]
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, float]) -> str:
+    return f"{100 * row['mean']:+.2f} +- {100 * row['error']:.2f}"
