@@ -38,23 +38,32 @@ def case(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["set"], row["seed"], row["count"], row["budget"]
 
 
-def clustered(pairs: list[tuple[dict[str, Any], dict[str, Any]]], field: str) -> dict[str, float]:
+def clustered(pairs: list[tuple[dict[str, Any], dict[str, Any]]], field: str) -> dict[str, Any]:
     """Mean difference; its error with the same pair of networks, and the same super-network, as one observation."""
     gains = np.array([ours[field] - theirs[field] for ours, theirs in pairs])
     networks = [(a["set"], a["seed"], *sorted((a["network"], b["network"]))) for a, b in pairs]
     supernets = [(a["set"], a["seed"]) for a, _ in pairs]
-    errors = [cluster_error(gains, labels) for labels in (networks, supernets)]
-    told = {"mean": gains.mean(), "error": max(errors), "error_by_network": errors[0], "error_by_supernet": errors[1]}
-    told |= {"errors": gains.mean() / max(*errors, 1e-12), "pairs": len(gains), "supernets": len(set(supernets))}
-    return {name: round(float(value), 6) for name, value in told.items()}
+    by_network, by_supernet = (cluster_error(gains, labels) for labels in (networks, supernets))
+    known = [error for error in (by_network, by_supernet) if error is not None]
+    mean, error = float(gains.mean()), max(known, default=None)
+    return {
+        "mean": mean,
+        "error": error,
+        "error_by_network": by_network,
+        "error_by_supernet": by_supernet,
+        "errors": None if error is None else mean / max(error, 1e-12),
+        "pairs": len(gains),
+        "networks": len(set(networks)),
+        "supernets": len(set(supernets)),
+    }
 
 
-def cluster_error(gains: np.ndarray, labels: Sequence[Any]) -> float:
-    """Standard error of the mean with sums over clusters as the independent pieces."""
+def cluster_error(gains: np.ndarray, labels: Sequence[Any]) -> float | None:
+    """Standard error of the mean with sums over clusters as the independent pieces; None where there is one."""
     away = gains - gains.mean()
     sums = [sum(a for a, label in zip(away, labels) if label == one) for one in dict.fromkeys(labels)]
     if len(sums) < 2:
-        return float("inf")
+        return None
     return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(np.square(sums))) / len(gains))
 
 
@@ -85,5 +94,6 @@ def markdown(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cell(row: dict[str, float]) -> str:
-    return f"{100 * row['mean']:+.2f} +- {100 * row['error']:.2f}"
+def _cell(row: dict[str, Any]) -> str:
+    error = "?" if row["error"] is None else f"{100 * row['error']:.2f}"
+    return f"{100 * row['mean']:+.2f} +- {error}"
