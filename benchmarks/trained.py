@@ -35,9 +35,10 @@ import snugnet as sn
 from snugnet.data.dataset import InMemory
 from snugnet.devices.timing import TimingSettings, time_subjects
 from snugnet.evaluate.scoring import ImageCache, accuracy, subnetwork
+from snugnet.fitting.finetuning import AtResolution
 from snugnet.fitting.measured import MeasuredLoop
 from snugnet.fitting.runs import fresh_supernet
-from snugnet.fitting.starting import SHORT, schedule
+from snugnet.fitting.starting import FEATURES, SHORT, schedule
 from snugnet.nets import Network, build
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.sampling import largest
@@ -91,7 +92,9 @@ class Bench:
         )
         return sn.extract(supernet, largest(supernet.space))
 
-    def finetuned(self, network: torch.nn.Module, resolution: int, images: float, **options: Any) -> float:
+    def finetuned(
+        self, network: torch.nn.Module, resolution: int, images: float, *, teacher: Any = None, **options: Any
+    ) -> float:
         """Accuracy on the test images after training on all `--images` for `images` image-steps."""
         data = self.data(resolution)
         epochs = max(1, round(images / data.size("train+val")))
@@ -99,7 +102,7 @@ class Bench:
         method = sn.methods.finetune(**{"epochs": epochs, "lr": 0.02, "distill": 0.0, **crop, **options})
         sn.train(
             network, data, replace(method, split="train+val"), batch=BATCH, seed=self.seed, channels_last=True,
-            evaluator=None, threads=self.asked.threads,
+            evaluator=None, threads=self.asked.threads, teacher=teacher,
         )  # fmt: skip
         return accuracy(network, data, "test")
 
@@ -169,13 +172,17 @@ def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
     if best is None:
         return {"accuracy": None, "reason": "nothing fits as measured"}
     architecture = best.result.architecture
+    options: dict[str, Any]
     network: Any = subnetwork(supernet, architecture, images)
     side = architecture.resolution
     inherited = accuracy(network, bench.data(side), "val")
-    share, lr = FROM_NOTHING["finetune"], 0.05
-    if kind == "snugnet":
-        network, share, lr = sn.extract(_elastic(bench), architecture), SHORT["finetune"], 0.02
-    reached = bench.finetuned(network, side, share * bench.asked.steps, lr=lr)
+    share, options = FROM_NOTHING["finetune"], {"lr": 0.05}
+    if kind == "snugnet":  # from the published weights, taught by their features, as `snugnet fit` does it
+        start = _elastic(bench)
+        network, share = sn.extract(start, architecture), SHORT["finetune"]
+        teacher = AtResolution(sn.extract(start, largest(start.space)).eval())
+        options = {"distill_features": FEATURES, "teacher": teacher}
+    reached = bench.finetuned(network, side, share * bench.asked.steps, **options)
     return {
         "accuracy": reached,
         "ms": best.shares["latency"] * limit,

@@ -80,14 +80,14 @@ def test_an_exact_limit_is_met_to_the_last_mac(network):
 
 @dataclass(frozen=True, kw_only=True)
 class Stuttering(TorchCpu):
-    """A made-up clock: 2 ms, the third session 3 ms; every fifth call takes twice as long."""
+    """A made-up clock: 20 ms, the third session 30 ms; every fifth pass takes twice as long."""
 
     calls: list[int] = field(default_factory=lambda: [0])
 
     def time(self, runnable, repetitions):
         self.calls[0] += 1
-        session = (self.calls[0] - 1) // (2 + 2 * 20)  # two calls of warm-up, two in each pass
-        return (3.0 if session == 2 else 2.0) * (2.0 if self.calls[0] % 10 == 0 else 1.0)
+        session = (self.calls[0] - 1) // (2 + 2 * 20)  # two calls of warm-up, two in each pass: 20 ms warm by themselves
+        return (30.0 if session == 2 else 20.0) * (2.0 if self.calls[0] % 10 == 0 else 1.0)
 
 
 def test_a_certificate_names_its_statistic_and_covers_its_sessions(network, tmp_path):
@@ -99,16 +99,16 @@ def test_a_certificate_names_its_statistic_and_covers_its_sessions(network, tmp_
         return made.to_json()["budgets"]["latency"]
 
     quiet, p90 = line("1s"), line("1s p90")
-    assert (quiet["statistic"], quiet["clock"], quiet["sessions"]) == ("quiet", "thread", [2.0, 2.0, 3.0])
-    assert quiet["measured"] == 2.0
-    assert quiet["interval"] == [2.0, 3.0], "no luckiest session: the slow one is inside the interval"
-    assert (p90["statistic"], p90["interval"][1]) == ("p90", 6.0)
+    assert (quiet["statistic"], quiet["clock"], quiet["sessions"]) == ("quiet", "thread", [20.0, 20.0, 30.0])
+    assert quiet["measured"] == 20.0
+    assert quiet["interval"] == [20.0, 30.0], "no luckiest session: the slow one is inside the interval"
+    assert (p90["statistic"], p90["interval"][1]) == ("p90", 60.0)
     assert p90["measured"] > quiet["measured"]
     assert 0 < quiet["wall_median"] <= quiet["wall_p90"]
-    with pytest.raises(BudgetExceeded, match=r"latency 2ms \(95 %: 2ms to 3ms\)"):
-        line("2.5ms")
+    with pytest.raises(BudgetExceeded, match=r"latency 20ms \(95 %: 20ms to 30ms\)"):
+        line("25ms")
     with pytest.raises(BudgetExceeded, match=r"latency \(p90\)"):
-        line("5ms p90")
+        line("50ms p90")
 
 
 def test_the_weights_are_hashed(network):

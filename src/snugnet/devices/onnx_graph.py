@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -65,10 +67,14 @@ def _export(module: torch.nn.Module, example: torch.Tensor, *, dynamo: bool) -> 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Both exporters talk to the user about their own future; that is not our user's business."""
+    """Both exporters talk to the user about their own future; that is not our user's business. The older one writes a graph
+    it fails on past Python, straight to standard output, where somebody's JSON may be: that is turned away too."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
     try:
         with (
             warnings.catch_warnings(),
@@ -78,4 +84,7 @@ def quietly() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
         logger.setLevel(level)

@@ -8,8 +8,9 @@ With much time the space around the start has widths and kernels to choose too a
 and the start teaches the found network. With little time none of that pays. Measured on CIFAR-10 (docs/LOG.md): a few
 thousand images of path training leave sub-networks worse than the weights they began with; blocks that lost channels or
 the edge of their kernels do not recover, where networks with fewer blocks soon do as well as the whole one; a start that
-has hardly learnt the new classes is no teacher, and its own published weights are the better beginning for the found
-network. So depth and resolution are searched, and the first phases only serve to compare sub-networks.
+has hardly learnt the new classes gives no good answers, and its own published weights are the better beginning for the
+found network. So depth and resolution are searched, the first phases only serve to compare sub-networks, and the found
+network is taught by the features of the start as it was published.
 
 How many images each phase sees follows from the time and from how fast one training step of the starting network is here.
 The recipe is written into the run like any other, so that it can be edited and run again.
@@ -43,11 +44,13 @@ _STEP = 16  # resolutions are multiples of it
 _UPSCALED = (2.0, 3.0)
 _RESOLUTIONS = (0.33, 0.5, 0.67, 0.83)  # smaller ones to choose from, as shares of the start's own
 _LEAST_PASSES = 12  # over the training images, in all; a smaller resolution is taken where time does not allow them
-# Shares of the time. Exporting, certifying and the page take what is left.
-_MEASURE, _SEARCH, _TRAIN = 0.14, 0.12, 0.62
+# Shares of the time: at most for measuring, and for training if every step cost what the start's do. Those of the found
+# network cost less, which leaves time for searching, exporting, certifying and the page.
+_MEASURE, _TRAIN = 0.10, 0.74
 # Shares of the images seen in training, without and with a phase of paths.
 SHORT = {"classifier": 0.03, "largest": 0.12, "finetune": 0.85}
 LONG = {"classifier": 0.03, "largest": 0.30, "multipath": 0.30, "finetune": 0.37}
+FEATURES = 2.0  # weight of the start's features where it has not learnt the new classes
 _LEAST_PATHS = 60_000  # images of a phase of paths; with fewer there is none
 
 
@@ -109,7 +112,7 @@ def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, 
             {"method": "multipath", "epochs": epochs["multipath"], "lr": 0.02, "sort_channels": True, "distill": 0.5,
              "curriculum_epochs": epochs["multipath"] / 4, **calm}
         )  # fmt: skip
-    teacher = {"distill": 0.5, "temperature": 2.0} if long else {"distill": 0.0}
+    teacher = {"distill": 0.5, "temperature": 2.0} if long else {"distill": 0.0, "distill_features": FEATURES}
     finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": {"lr": 0.02, **teacher, **calm}}
     space = {"expands": [0.5, 0.75, 1.0], "kernels": True} if long else {"expands": [1.0], "kernels": False}
     return phases, finetune, space

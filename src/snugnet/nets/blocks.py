@@ -24,6 +24,8 @@ def activation(name: Activation) -> nn.Module:
 def gate(name: Gate) -> nn.Module:
     return nn.Sigmoid() if name == "sigmoid" else nn.Hardsigmoid()
 
+Sides = tuple[int, int]  # padding before and after
+
 
 @final
 class SameConv2d(nn.Conv2d):
@@ -31,7 +33,8 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in torch's own list
-            traced: Tensor = _TracedSameConv.apply(input, self.weight, self.stride[0], self.groups)
+            sides = [same_padding(int(n), self.kernel_size[0], self.stride[0]) for n in input.shape[2:]]
+            traced: Tensor = _TracedSameConv.apply(input, self.weight, self.stride[0], self.groups, *sides)
             return traced
         x, padding = padded(input, self.kernel_size[0], self.stride[0], "same")
         return F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
@@ -42,22 +45,19 @@ class _TracedSameConv(torch.autograd.Function):
     """The same while a graph is traced: ONNX's convolution pads each side by itself, a Pad before it would cost time."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, groups: int) -> Tensor:
-        ready, padding = padded(x, weight.shape[-1], stride, "same")
-        return F.conv2d(ready, weight, None, stride, padding, groups=groups)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, groups: int, rows: Sides, columns: Sides) -> Tensor:
+        return F.conv2d(F.pad(x, [*columns, *rows]), weight, None, stride, groups=groups)
 
     @staticmethod
-    def symbolic(graph: Any, x: Any, weight: Any, stride: int, groups: int) -> Any:
-        height, width = x.type().sizes()[2:]
+    def symbolic(graph: Any, x: Any, weight: Any, stride: int, groups: int, rows: Sides, columns: Sides) -> Any:
         kernel = weight.type().sizes()[-1]
-        (left, right), (top, bottom) = (same_padding(size, kernel, stride) for size in (width, height))
         return graph.op(
             "Conv",
             x,
             weight,
             kernel_shape_i=[kernel, kernel],
             strides_i=[stride, stride],
-            pads_i=[top, left, bottom, right],
+            pads_i=[rows[0], columns[0], rows[1], columns[1]],
             dilations_i=[1, 1],
             group_i=groups,
         )
