@@ -86,7 +86,9 @@ class Stuttering(TorchCpu):
 
     def time(self, runnable, repetitions):
         self.calls[0] += 1
-        session = (self.calls[0] - 1) // (2 + 2 * 20)  # two calls of warm-up, two in each pass: 20 ms warm by themselves
+        session = (self.calls[0] - 1) // (
+            2 + 2 * 20
+        )  # two calls of warm-up, two in each pass: 20 ms warm by themselves
         return (30.0 if session == 2 else 20.0) * (2.0 if self.calls[0] % 10 == 0 else 1.0)
 
 

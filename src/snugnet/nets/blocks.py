@@ -24,6 +24,7 @@ def activation(name: Activation) -> nn.Module:
 def gate(name: Gate) -> nn.Module:
     return nn.Sigmoid() if name == "sigmoid" else nn.Hardsigmoid()
 
+
 Sides = tuple[int, int]  # padding before and after
 
 
