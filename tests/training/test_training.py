@@ -102,7 +102,7 @@ def test_features_follow_a_teacher_of_other_classes():
         method = methods.finetune(epochs=3, lr=0.05, distill=0.0, distill_features=weight, **PLAIN)
         train(student, data, method, teacher=teacher, **QUICK)
         with torch.no_grad():
-            pair = [net.eval()(images, with_features=True)[1] for net in (student, teacher)]
+            pair = [net.eval().with_features(images)[1] for net in (student, teacher)]
         gaps.append(float(1 - torch.cosine_similarity(*pair).mean()))
     assert gaps[1] < gaps[0] - 0.05, gaps
 

@@ -182,8 +182,12 @@ class AtResolution(torch.nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: torch.Tensor, **options: bool) -> Any:
-        return self.network(resized(images, self.network.plan.resolution), **options)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(resized(images, self.network.plan.resolution))
+        return logits
+
+    def with_features(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.network.with_features(resized(images, self.network.plan.resolution))
 
 
 def _home(folder: Path, supernet: Supernet, architecture: Architecture, section: FinetuneSection) -> Path:

@@ -6,7 +6,7 @@ random (seeded by torch's generator); trained ones come from `nets.extraction` o
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from torch import Tensor, nn
 
@@ -29,12 +29,14 @@ class Network(nn.Module):
         )
         self.head = ClassifierHead(network_plan.head)
 
-    def forward(self, images: Tensor, *, with_features: bool = False) -> Any:
-        """images [N, C, H, W] -> logits [N, classes]; `with_features`: and what the classifier saw, [N, features]."""
-        x = self.stages(self.stem(images))
-        if not with_features:
-            return self.head(x)
-        pooled = self.head.pooled(x)
+    def forward(self, images: Tensor) -> Tensor:
+        """images [N, C, H, W] -> logits [N, classes]."""
+        logits: Tensor = self.head(self.stages(self.stem(images)))
+        return logits
+
+    def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and what the classifier saw: [N, features]. A method of its own: exporters take no options of forward."""
+        pooled = self.head.pooled(self.stages(self.stem(images)))
         return self.head.classifier(self.head.dropout(pooled)), pooled
 
 

@@ -83,6 +83,13 @@ class Caller:
             logits: Tensor = self._model(images, *path, **options)
         return logits
 
+    def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of a plain network and what its classifier saw."""
+        model: Any = self._model
+        with self._fabric.autocast():
+            logits, features = model.with_features(images)
+        return logits, features
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 

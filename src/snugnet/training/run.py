@@ -214,9 +214,10 @@ def _frozen(fabric: Fabric, teacher: nn.Module | None) -> Any:
         return None
     fixed = teacher.to(fabric.device).eval()
 
-    def answer(images: Tensor, **options: bool) -> Any:
+    def answer(images: Tensor, *, with_features: bool = False) -> Any:
+        network: Any = fixed.with_features if with_features else fixed
         with torch.no_grad(), fabric.autocast():
-            return fixed(images, **options)
+            return network(images)
 
     return answer
 

@@ -67,7 +67,7 @@ class Plain(Method):
             loss = self._taught(step.net(step.images), step.teacher(step.images), step.targets)
             step.backward(loss)
             return {"loss": loss.detach()}
-        logits, features = step.net(step.images, with_features=True)
+        logits, features = step.net.with_features(step.images)
         teacher: Any = step.teacher
         answers, seen = teacher(step.images, with_features=True)
         gap = 1 - functional.cosine_similarity(features.float(), seen.float().detach()).mean()
