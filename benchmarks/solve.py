@@ -38,6 +38,7 @@ from scipy.optimize import linprog
 from snugnet.solve import (
     Block,
     Choice,
+    FrankWolfeState,
     Group,
     LinearOracle,
     Objective,
@@ -48,7 +49,7 @@ from snugnet.solve import (
     balanced_start,
     best_choice,
     best_choices,
-    frank_wolfe,
+    iterate,
     project,
     project_alternating,
 )
@@ -284,7 +285,8 @@ def searched(problem: Problem, start: Point, rng: np.random.Generator) -> Point:
         ours, theirs = (point.alpha, target[:slots]) if block == "alpha" else (point.beta, target[slots:])
         return 0.0, [2 * (a - b) for a, b in zip(ours, theirs)]
 
-    return frank_wolfe(gradient, problem, start, steps=40, rng=rng).value.point
+    *_, (state, _) = iterate(gradient, problem, FrankWolfeState(step=0, point=start), steps=40, rng=rng)
+    return state.point
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import snugnet as sn
 from snugnet.costs.calibrate import calibrate
 from snugnet.costs.table import CostTable, exact_table
-from snugnet.solve import balanced_start, best_alpha, best_choices, frank_wolfe, project
+from snugnet.solve import balanced_start, best_choices, project
 from snugnet.space import plan, sample
 from snugnet.space.layout import Layout
 from snugnet.store import sha256
@@ -24,6 +24,7 @@ from snugnet.store import sha256
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "solve")]
 from random_problems import hardcore_shaped, random_point  # noqa: E402
+from single_calls import best_alpha, frank_wolfe  # noqa: E402
 
 
 def space():
@@ -122,7 +123,7 @@ def solutions():
                 return 0.0, [a - g for a, g in zip(point.alpha, goal)]
             return 0.0, [b - 0.5 for b in point.beta]
 
-        walked = frank_wolfe(gradient, problem, start, steps=12, rng=np.random.default_rng(seed)).value.point
+        walked = frank_wolfe(gradient, problem, start, steps=12, rng=np.random.default_rng(seed))[0].point
         found = best_choices(problem, values, count=3)
         rows.append(
             {

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cases, random_point
 from scipy.optimize import linprog
+from single_calls import best_alpha, best_beta
 
 from brute_force import best_by_enumeration, enumerate_choices
 from snugnet.solve import (
@@ -15,14 +16,11 @@ from snugnet.solve import (
     Point,
     argmax_baseline,
     balanced_start,
-    best_alpha,
-    best_beta,
     best_choices,
     explain,
     project,
     project_alternating,
     projection_objective,
-    shadow_prices,
 )
 from snugnet.solve.integer import solve_milp
 
@@ -214,21 +212,3 @@ def test_projections_and_the_balanced_start(case):
         turn = project_alternating(problem, point)
         assert problem.is_feasible(turn.value)
         assert problem.value(objective, turn.value) <= best + 1e-9
-
-
-@settings(max_examples=100)
-@given(cases(budgets=st.integers(1, 3)))
-def test_shadow_prices(case):
-    problem, values, _ = case
-    truth = best_by_enumeration(problem, values)
-    if not truth:
-        return
-    effect = problem.value(values, truth[0])
-    for price in shadow_prices(problem, values, relax_by=0.05):
-        wider = problem.with_limits({**problem.limits, price.name: problem.limits[price.name] * 1.05})
-        free = problem.with_limits({n: v for n, v in problem.limits.items() if n != price.name})
-        for gain, relaxed in ((price.gain, wider), (price.gain_if_free, free)):
-            best = best_by_enumeration(relaxed, values)[0]
-            assert gain == pytest.approx(problem.value(values, best) - effect, abs=1e-9)
-        assert price.name in price.message
-        assert price.dual >= 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from random_problems import cases, hardcore_shaped, random_point
+from single_calls import frank_wolfe
 
 from snugnet.errors import BadInput, BadProblem, Infeasible
 from snugnet.solve import (
@@ -16,7 +17,6 @@ from snugnet.solve import (
     balanced_start,
     classic_schedule,
     fixed_schedule,
-    frank_wolfe,
     iterate,
     linear_schedule,
     paper_schedule,
@@ -47,9 +47,8 @@ def test_reaches_a_target_inside_the_budgets(schedule, momentum):
     start = problem.point(problem.smallest())
     assert problem.is_feasible(target)
     rng = np.random.default_rng(0)
-    got = frank_wolfe(
-        distance_to(target), problem, start, steps=400, rng=rng, schedule=schedule, momentum=momentum
-    ).value
+    options = {"rng": rng, "schedule": schedule, "momentum": momentum}
+    got, _ = frank_wolfe(distance_to(target), problem, start, steps=400, **options)
     assert far(got.point, target) < 0.15 * far(start, target)
 
 
@@ -59,7 +58,7 @@ def test_finds_the_optimum_on_the_budget():
     target = Point((np.array([0.0, 0.0, 1.0]),), (np.ones(1),))
     start = problem.point(problem.cheapest("cost"))
     rng = np.random.default_rng(0)
-    got = frank_wolfe(distance_to(target), problem, start, steps=3000, rng=rng).value.point.alpha[0]
+    got = frank_wolfe(distance_to(target), problem, start, steps=3000, rng=rng)[0].point.alpha[0]
     np.testing.assert_allclose(got, [12 / 28, 3 / 28, 13 / 28], atol=0.01)  # on the budget: b = 1.5 - 3c, a = 2c - 0.5
 
 
@@ -93,15 +92,15 @@ def test_resumes_bit_for_bit_through_json(budgets):
         return loss, [v if i % 2 else np.zeros_like(v) for i, v in enumerate(vectors)]
 
     def run(state, steps, rng):
-        return frank_wolfe(gradient, problem, state, steps=steps, rng=rng, momentum=0.3).value
+        return frank_wolfe(gradient, problem, state, steps=steps, rng=rng, momentum=0.3)
 
-    whole = run(start, 60, np.random.default_rng(1))
-    half = run(start, 25, np.random.default_rng(1))
-    stored = FrankWolfeState.from_json(json.loads(json.dumps(half.state.to_json())))
-    rest = run(stored, 35, np.random.default_rng(999))
+    whole, whole_trace = run(start, 60, np.random.default_rng(1))
+    half, half_trace = run(start, 25, np.random.default_rng(1))
+    stored = FrankWolfeState.from_json(json.loads(json.dumps(half.to_json())))
+    rest, rest_trace = run(stored, 35, np.random.default_rng(999))
     for a, b in zip((*whole.point.alpha, *whole.point.beta), (*rest.point.alpha, *rest.point.beta)):
         assert (a == b).all()
-    assert whole.trace == half.trace + rest.trace
+    assert whole_trace == half_trace + rest_trace
 
 
 def test_what_it_refuses():
@@ -126,5 +125,5 @@ def test_without_budgets_it_is_plain_frank_wolfe():
     problem = Problem(groups=(Group(name="g", options=(3, 3), depths=(1, 2)),), resources=())
     target = problem.uniform()
     start = problem.point(problem.choice((0, 0), (1,)))
-    got = frank_wolfe(distance_to(target), problem, start, steps=500, rng=np.random.default_rng(0)).value
+    got, _ = frank_wolfe(distance_to(target), problem, start, steps=500, rng=np.random.default_rng(0))
     assert far(got.point, target) < 0.01

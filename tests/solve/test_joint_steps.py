@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from random_problems import hardcore_shaped
+from single_calls import frank_wolfe
 
-from snugnet.solve import FrankWolfeState, balanced_start, best_choice, classic_schedule, frank_wolfe, iterate_joint
+from snugnet.solve import FrankWolfeState, balanced_start, best_choice, classic_schedule, iterate_joint
 
 
 @pytest.mark.parametrize(("budgets", "seed"), [(1, 0), (2, 1), (3, 2)])
@@ -34,5 +35,5 @@ def test_a_linear_loss_of_whole_networks_is_brought_to_its_optimum(budgets, seed
         loss, by_option, by_depth = gradient(point)
         return loss, by_option if block == "alpha" else by_depth
 
-    blocks = frank_wolfe(one, problem, start, steps=40, rng=np.random.default_rng(0)).value.point
+    blocks = frank_wolfe(one, problem, start, steps=40, rng=np.random.default_rng(0))[0].point
     assert expected(state.point) >= expected(blocks) - 1e-6 * abs(best)

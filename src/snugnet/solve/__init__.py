@@ -11,15 +11,14 @@ from snugnet.solve.frank_wolfe_steps import (
     Schedule,
     classic_schedule,
     fixed_schedule,
-    frank_wolfe,
     iterate,
     iterate_joint,
     linear_schedule,
     paper_schedule,
 )
-from snugnet.solve.infeasible import explain, fits, min_max_utilisation, shadow_prices
+from snugnet.solve.infeasible import explain, fits, min_max_utilisation
 from snugnet.solve.integer import best_choice, best_choices
-from snugnet.solve.linear import LinearOracle, best_alpha, best_beta
+from snugnet.solve.linear import LinearOracle
 from snugnet.solve.problem import TOLERANCE, Choice, Group, Objective, Outcome, Point, Problem, ResourceCosts
 from snugnet.solve.projection import argmax_baseline, project, project_alternating, projection_objective
 from snugnet.solve.quadratic import balanced_start
@@ -43,15 +42,12 @@ __all__ = [
     "adaptive_maximise",
     "argmax_baseline",
     "balanced_start",
-    "best_alpha",
-    "best_beta",
     "best_choice",
     "best_choices",
     "classic_schedule",
     "explain",
     "fits",
     "fixed_schedule",
-    "frank_wolfe",
     "iterate",
     "iterate_joint",
     "linear_schedule",
@@ -60,5 +56,4 @@ __all__ = [
     "project",
     "project_alternating",
     "projection_objective",
-    "shadow_prices",
 ]

@@ -26,7 +26,7 @@ import numpy as np
 from snugnet.errors import BadInput, BadProblem, Infeasible
 from snugnet.solve.integer import solve_joint_lp
 from snugnet.solve.linear import Basis, LinearOracle
-from snugnet.solve.problem import TOLERANCE, Floats, Outcome, Point, Problem, Solution, Status
+from snugnet.solve.problem import TOLERANCE, Floats, Point, Problem
 
 Block = Literal["alpha", "beta"]
 Gradient = Callable[[Point, Block], tuple[float, Sequence[Floats]]]
@@ -111,37 +111,6 @@ class FrankWolfeState:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrankWolfeResult:
-    """The last point, the state to go on from, and what every step did."""
-
-    point: Point
-    state: FrankWolfeState
-    trace: tuple[TraceRow, ...]
-
-
-def frank_wolfe(
-    gradient: Gradient,
-    problem: Problem,
-    start: Point | FrankWolfeState,
-    *,
-    steps: int,
-    rng: np.random.Generator,
-    schedule: Schedule = paper_schedule,
-    momentum: float = 0.0,
-) -> Solution[FrankWolfeResult]:
-    """Take `steps` steps from a fitting point, or from where a state left off (its generator state replaces `rng`'s)."""
-    state = start if isinstance(start, FrankWolfeState) else FrankWolfeState(step=0, point=start)
-    taken = list(iterate(gradient, problem, state, steps=steps, rng=rng, schedule=schedule, momentum=momentum))
-    state, trace = taken[-1][0] if taken else state, tuple(row for _, row in taken)
-    message = f"{len(trace)} steps taken, every one inside every limit; more steps may improve it"
-    stats = {"steps": float(state.step)}
-    if trace:
-        stats |= {"loss": trace[-1].loss, "gap": trace[-1].gap}
-    result = FrankWolfeResult(point=state.point, state=state, trace=trace)
-    return Solution(found=(result,), status=Status(Outcome.FEASIBLE, message), stats=stats)
-
-
 def iterate(
     gradient: Gradient,
     problem: Problem,
@@ -152,7 +121,8 @@ def iterate(
     schedule: Schedule = paper_schedule,
     momentum: float = 0.0,
 ) -> Iterator[Step]:
-    """The same, step by step: yields the state after each step, for callers that save, report or stop early."""
+    """Take `steps` steps from a fitting point (the generator's state, where the state has one, replaces `rng`'s): yields the
+    state after each step, for callers that save, report or stop early."""
     if steps < 0 or not 0 <= momentum < 1:
         rule = "steps must not be negative and momentum in [0, 1)"
         raise BadInput(rule, value=(steps, momentum), remedy="Try momentum=0.9.")

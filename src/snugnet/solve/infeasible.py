@@ -1,9 +1,8 @@
-"""Why nothing fits, and what a limit is worth: exact statements about limits, decided on whole networks.
+"""Why nothing fits: exact statements about limits, decided on whole networks.
 
 The smallest cost of each resource alone is a sum of minima, the smallest given the other limits is an integer optimum, and
 the smallest common factor on all limits is the minimum over networks of the largest cost share: if the choice that attains
-it does not fit, none does. Shadow prices are exact too: the problem is solved again with a limit relaxed; the LP's dual
-price says the same at the margin, of the relaxation, where the integer optimum moves in steps.
+it does not fit, none does.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from snugnet.errors import BadInput
-from snugnet.solve.integer import best_choice, finest_highs, joint_model, read_choice, relax
-from snugnet.solve.problem import Choice, Floats, Objective, Outcome, Problem, Solution, Status
+from snugnet.solve.integer import best_choice, finest_highs, joint_model, read_choice
+from snugnet.solve.problem import Choice, Floats, Outcome, Problem, Solution, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,63 +173,3 @@ def _min_max(problem: Problem, positive: np.ndarray, light: Choice, time_limit: 
         return Solution(found=fitting, status=status)
     best = min(candidates, key=lambda c: (_share(problem, c), c.depths, c.options))
     return Solution(found=(best,), status=Status(Outcome.OPTIMAL, "no network has a smaller largest share"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """One budget at the optimum. Gains are in units of the objective, `dual` per unit of the resource."""
-
-    name: str
-    unit: str
-    limit: float
-    used: float
-    relaxed_by: float  # e.g. 0.05
-    gain: float  # of a limit relaxed by that much: exact
-    gain_if_free: float  # of no limit at all: exact
-    dual: float  # the LP relaxation's price, per unit
-    better: Choice  # the optimum under the relaxed limit
-
-    @property
-    def binding(self) -> bool:
-        return self.gain_if_free > 0
-
-    @property
-    def message(self) -> str:
-        if not self.binding:
-            return f"{self.name} is not binding ({self.used:.6g} of {self.limit:.6g} {self.unit} used)"
-        gain = f"{self.gain:.4g}" if self.gain else f"nothing yet; without the limit: {self.gain_if_free:.4g}"
-        return f"{self.relaxed_by:.0%} more {self.name} gains {gain}"
-
-
-def shadow_prices(
-    problem: Problem, objective: Objective, *, relax_by: float = 0.05, time_limit: float = 10.0
-) -> tuple[Price, ...]:
-    """A `Price` per limit. Raises what `best_choice(...).value` raises if nothing fits."""
-    if not relax_by > 0:
-        raise BadInput("a limit must be relaxed by a positive share", value=relax_by, remedy="Try 0.05.")
-    best = best_choice(problem, objective, time_limit=time_limit).value
-    value, used = problem.value(objective, best), problem.cost(best)
-    relaxed = relax(problem, objective)
-    duals = {} if relaxed is None else dict(zip((problem.names[k] for k in problem.limited), relaxed.prices.tolist()))
-    prices = []
-    for k in problem.limited:
-        resource = problem.resources[k]
-        limit = float(problem.limits[resource.name])
-        wider = problem.with_limits({**problem.limits, resource.name: limit * (1 + relax_by)})
-        better = best_choice(wider, objective, time_limit=time_limit).value
-        free = _under(problem, [n for n in problem.limits if n != resource.name])
-        freest = best_choice(free, objective, time_limit=time_limit).value
-        prices.append(
-            Price(
-                name=resource.name,
-                unit=resource.unit,
-                limit=limit,
-                used=used[resource.name],
-                relaxed_by=relax_by,
-                gain=max(problem.value(objective, better) - value, 0.0),
-                gain_if_free=max(problem.value(objective, freest) - value, 0.0),
-                dual=duals.get(resource.name, 0.0),
-                better=better,
-            )
-        )
-    return tuple(prices)

@@ -12,7 +12,7 @@ stores it resumes bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,18 +66,6 @@ class LinearOracle:
 
     def remember(self, memory: tuple[Basis | None, Basis | None]) -> None:
         self._alpha.memory, self._beta.memory = memory
-
-
-def best_alpha(problem: Problem, values: Sequence[Floats], beta: Sequence[Floats]) -> Solution[tuple[Floats, ...]]:
-    """One LP over alpha at fixed beta (vectors per slot and per group)."""
-    got = LinearOracle(problem).alpha(problem.flat_alpha(values), problem.flat_beta(beta))
-    return Solution(found=tuple(problem.split_alpha(f) for f in got.found), status=got.status, stats=got.stats)
-
-
-def best_beta(problem: Problem, values: Sequence[Floats], alpha: Sequence[Floats]) -> Solution[tuple[Floats, ...]]:
-    """One LP over beta at fixed alpha (vectors per group and per slot)."""
-    got = LinearOracle(problem).beta(problem.flat_beta(values), problem.flat_alpha(alpha))
-    return Solution(found=tuple(problem.split_beta(f) for f in got.found), status=got.status, stats=got.stats)
 
 
 class _Blocks:

@@ -2,7 +2,7 @@
 
 from snugnet.space.architecture import Architecture, check, from_json, parse
 from snugnet.space.presets import preset
-from snugnet.space.sampling import crossover, largest, mutate, sample, sample_many, smallest
+from snugnet.space.sampling import largest, mutate, sample, sample_many, smallest
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem
 from snugnet.space.spec import plan
 
@@ -15,7 +15,6 @@ __all__ = [
     "Stage",
     "Stem",
     "check",
-    "crossover",
     "from_json",
     "largest",
     "mutate",

@@ -84,12 +84,6 @@ def mutate_many(space: SearchSpace, genes: Genes, rng: np.random.Generator, prob
     return _mix(genes, sample_many(space, len(genes), rng), rng, probability)
 
 
-def crossover(space: SearchSpace, one: Architecture, other: Architecture, rng: np.random.Generator) -> Architecture:
-    """Every decision comes from one of the two parents, by a fair coin."""
-    layout = Layout(space)
-    return layout.decode(_mix(layout.encode([one]), layout.encode([other]), rng, 0.5))[0]
-
-
 def crossover_many(space: SearchSpace, ones: Genes, others: Genes, rng: np.random.Generator) -> Genes:
     if len(ones) != len(others):
         raise BadInput("parents must come in pairs", value=(len(ones), len(others)), remedy="Pass as many of each.")

@@ -275,10 +275,6 @@ class SearchSpace:
             remedy = "Keep the range clear of 1, and offer expansion 1 as a choice of its own."
             raise BadSpace(f"{place}: {rule}", value=choice.expand_range, remedy=remedy)
 
-    @property
-    def total_stride(self) -> int:
-        return self.stem.stride * math.prod(stage.stride for stage in self.stages)
-
     def in_widths(self, index: int) -> tuple[int, ...]:
         """What stage `index` may receive: the widths of the stage (or stem) before it."""
         return self.stem.widths if index == 0 else self.stages[index - 1].widths
