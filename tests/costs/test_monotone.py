@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from snugnet.costs.monotone import envelope, smoothed
+from snugnet.budgets.widths import envelope
+from snugnet.costs.measure import smoothed
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.space import preset
 from snugnet.space.layout import Layout

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from snugnet.errors import BadInput
-from snugnet.nets.batchnorm import norm_momentum
 from snugnet.nets.elastic_block import drop_connect
 from snugnet.nets.supernet import Regularisation, Supernet
 from snugnet.space import largest, preset, smallest
+from snugnet.training.optimiser import norm_momentum
 
 
 def supernet():

@@ -9,9 +9,8 @@ from torch import nn
 
 import snugnet as sn
 from snugnet.costs import analytic
-from snugnet.costs.ranges import cost_range
 from snugnet.costs.table import exact_table
-from snugnet.costs.vectorised import costs_of_many
+from snugnet.costs.vectorised import cost_range, costs_of_many
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.nets.blocks import SameConv2d
 from snugnet.nets.depthwise import depthwise

@@ -19,7 +19,7 @@ from snugnet.space import Head, SearchSpace, Stage, Stem, largest, sample, small
 from snugnet.space.space import BlockRules
 from snugnet.space.spec import plan
 from snugnet.training import checkpoint, losses, methods, train
-from snugnet.training.collapse import PATIENCE, CollapseWatch
+from snugnet.training.losses import PATIENCE, CollapseWatch
 from snugnet.training.method import Step
 from snugnet.training.optimiser import learning_rate
 from standin import SPACE, Standin, same, toy_data, weights

@@ -10,14 +10,14 @@ projection), and its widths are scaled; where there is none, the refusal says wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from snugnet.budgets.feasible_set import FeasibleSet, feasible_narrowest
 from snugnet.budgets.limits import Limits
-from snugnet.costs.monotone import envelope
+from snugnet.costs.table import CostTable, width_curves
 from snugnet.errors import BadSpace
 from snugnet.solve import Point, min_max_utilisation, project
 from snugnet.solve.elasticity import ScaledWidths, WidthCosts, WidthProblem, scale_widths
@@ -174,3 +174,12 @@ def _repaired(inside: FeasibleSet, alpha: Sequence[Floats], beta: Sequence[Float
     by_slot, by_stage = inside.left.narrow(alpha, beta)
     choice = project(inside.problem, Point(tuple(by_slot), tuple(by_stage)), time_limit=time_limit).value
     return inside.left.numbers(choice.options, choice.depths)
+
+
+def envelope(table: CostTable) -> CostTable:
+    """The table with each entry raised to the dearest narrower one, so that costs rise with the width; the same object where
+    nothing falls. No entry is lowered: a network that fits by it fits by the table it was made from."""
+    rising = dict(table.costs)
+    for parts in width_curves(table.costs).values():
+        rising |= dict(zip(parts, np.maximum.accumulate([table.costs[part] for part in parts]).tolist()))
+    return table if rising == table.costs else replace(table, costs=rising)

@@ -43,9 +43,8 @@ def classes(
     import torch
 
     from snugnet.data import load as load_data
-    from snugnet.data.class_subset import pick_classes
     from snugnet.deploy.network_file import read_network
-    from snugnet.evaluate.class_accuracy import class_accuracies
+    from snugnet.evaluate.class_subset import class_accuracies, pick_classes
     from snugnet.nets.trained.starts import load_start
 
     if threads is not None:

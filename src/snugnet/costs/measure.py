@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression
 
 import snugnet
 from snugnet.costs import analytic
 from snugnet.costs.calibrate import Calibration, calibrate
-from snugnet.costs.monotone import smoothed
-from snugnet.costs.table import CostTable, save_table, space_id
+from snugnet.costs.table import CostTable, save_table, space_id, width_curves
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.device import Device, Runnable
 from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
@@ -135,6 +135,17 @@ def _fitted(
     raw = CostTable(resource="latency", costs=isolated, origin={"kind": "raw"})
     fit = calibrate(raw.of_part, plans, times[len(parts) :], batch=batch)
     return fit, {part: fit.cost(part, ms, batch) for part, ms in isolated.items()}
+
+
+def smoothed(costs: Mapping[LayerSpec, float]) -> dict[LayerSpec, float]:
+    """The costs with every curve over middle widths rising: one that timing noise lets fall is replaced by the rising one
+    nearest to it in squares (pool adjacent violators); those that rise already keep every bit."""
+    rising = dict(costs)
+    for parts in width_curves(costs).values():
+        values = [costs[part] for part in parts]
+        if (np.diff(values) < 0).any():
+            rising |= dict(zip(parts, isotonic_regression(values).x.tolist()))
+    return rising
 
 
 def network_row(architecture: Architecture, predicted: float, measured: Estimate) -> dict[str, Any]:

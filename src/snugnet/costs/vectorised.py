@@ -3,23 +3,29 @@
 Every decision of a `Genes` row selects an entry in small lookup arrays (stage x input width x output width x resolution
 x choice x middle width) that holds the number of a part. Then a row's cost is a handful of gathers and a sum. Where parts
 are measured on demand (`expect`), those that the rows of a call select are asked for together, and no others.
+`cost_range`: what the networks of a space cost, before anything is trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snugnet.costs.table import CostTable
 from snugnet.space.layout import Genes, Layout
+from snugnet.space.sampling import largest, sample_many, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import LayerSpec
 from snugnet.store import sha256
+from snugnet.units import show
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+_SAMPLES = 2000  # networks for a median
 
 
 @final
@@ -127,3 +133,26 @@ def _lookup(layout: Layout, stage: int, position: int, number: Callable[[LayerSp
                     for m, mid_channels in enumerate(layout.mid_range(place, c)):
                         table[(*at, c, m)] = number(layout.block_spec(place, c, mid_channels))
     return table
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CostRange:
+    """Of one resource, in its base unit: the two ends of the space, and the median of networks uniform over choices."""
+
+    resource: str
+    smallest: float
+    median: float
+    largest: float
+
+    def __str__(self) -> str:
+        low, middle, high = (show(value, self.resource) for value in (self.smallest, self.median, self.largest))
+        return f"{self.resource} from {low} to {high}, median {middle}"
+
+
+def cost_range(space: SearchSpace, table: CostTable, *, seed: int = 0) -> CostRange:
+    """What `table` says of the networks of `space`."""
+    lookup = CostLookup(space, table.of_part, table.combine)
+    low, high = lookup(Layout(space).encode([smallest(space), largest(space)])).tolist()
+    drawn = lookup(sample_many(space, _SAMPLES, np.random.default_rng(seed)))
+    return CostRange(resource=table.resource, smallest=low, median=float(np.median(drawn)), largest=high)

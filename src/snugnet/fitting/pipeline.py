@@ -20,8 +20,8 @@ from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
-from snugnet.costs.ranges import cost_range
 from snugnet.costs.table import CostTable, exact_table, load_table
+from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
 from snugnet.deploy.certificate import OpensOnnx, certify

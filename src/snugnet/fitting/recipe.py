@@ -18,10 +18,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
-from snugnet.data.class_subset import pick_classes, with_classes
 from snugnet.data.dataset import Data, load
 from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
-from snugnet.evaluate.class_accuracy import read_class_accuracies
+from snugnet.evaluate.class_subset import pick_classes, read_class_accuracies, with_classes
 from snugnet.nets.elasticise import space_around
 from snugnet.nets.trained.starts import load_start
 from snugnet.space.reading import find_space

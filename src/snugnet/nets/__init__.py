@@ -1,7 +1,6 @@
 """Torch modules: plain networks and the super-network they come from."""
 
-from snugnet.nets.batchnorm import recalibrate
-from snugnet.nets.extraction import extract, extract_largest
+from snugnet.nets.extraction import extract, extract_largest, recalibrate
 from snugnet.nets.importance import sort_channels
 from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.network import Network, build, build_part, build_plan

@@ -1,14 +1,19 @@
 """Sub-network -> plain network with the super-network's weights.
 
 Every tensor of the plain network is a prefix slice of one of the super-network's, so the two give the same output. The
-plain network shares nothing with its origin: training it leaves the super-network alone.
+plain network shares nothing with its origin: training it leaves the super-network alone. Batch-norm statistics gathered over
+mixed paths fit no single sub-network: an extracted one must have its own (`recalibrate`) before it is evaluated or shipped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
+from snugnet.errors import BadInput
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, SqueezeExcite
 from snugnet.nets.elastic import ElasticOperation
 from snugnet.nets.elastic_block import ElasticBlock
@@ -17,6 +22,8 @@ from snugnet.nets.network import Network, build
 from snugnet.nets.supernet import ElasticHead, Supernet
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def extract(supernet: Supernet | MixedSupernet, architecture: Architecture) -> Network:
@@ -39,6 +46,37 @@ def extract(supernet: Supernet | MixedSupernet, architecture: Architecture) -> N
 def extract_largest(supernet: Supernet) -> Network:
     """The largest network of the space with inherited weights: the usual teacher."""
     return extract(supernet, largest(supernet.space))
+
+
+def recalibrate(network: M, batches: Iterable[Tensor]) -> M:
+    """Give every BN of `network` the statistics of `batches` (of images); returns the same network.
+
+    The cumulative average over the batches, each of the same weight: no gradients, a fraction of an epoch. All else stays as
+    it was."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    if not norms:
+        return network
+    modes = {module: module.training for module in network.modules()}
+    momenta = [norm.momentum for norm in norms]
+    network.eval()  # dropout stays off
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # cumulative average
+        norm.train()
+    count = 0
+    try:
+        with torch.no_grad():
+            for images in batches:
+                network(images)
+                count += 1
+    finally:
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+        for module, training in modes.items():
+            module.training = training
+    if count == 0:
+        raise BadInput("recalibration needs at least one batch", value=0, remedy="Pass a few batches of images.")
+    return network
 
 
 def _copy_block(plain: InvertedResidual, elastic: ElasticBlock, choice: int, kernel: int) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, SnugnetError
-from snugnet.reporting.movement import movement
 from snugnet.reporting.pool import AskedLimit, PoolNetwork, RunNetworks
 from snugnet.reporting.reading import RunFiles, TrainRow, space_of, tables_of
 from snugnet.space.architecture import Architecture
+from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace, Stage
 from snugnet.space.spec import BlockSpec, HeadSpec, NetworkSpec, StemSpec, plan
 from snugnet.units import resource
@@ -49,7 +49,7 @@ def page_data(files: RunFiles, space: SearchSpace | None) -> dict[str, Section]:
         "training": files.attempt("training", lambda: _curves(files.training or []), "training"),
         "finetuning": files.attempt("finetuning", lambda: _curves(files.finetuning or []), "finetuning"),
         "heat": files.attempt("heat", lambda: _heat(files, known), "search"),
-        "movement": files.attempt("movement", lambda: movement(files.training or [], known)),
+        "movement": files.attempt("movement", lambda: _movement(files.training or [], known)),
         "effects": files.attempt("effects", lambda: with_space(_effects)),
     }
 
@@ -280,3 +280,68 @@ def _heat(files: RunFiles, space: SearchSpace | None) -> Section:
             }
         )
     return {"stages": stages}
+
+
+# --- searches that happen in training ------------------------------------------------------------------------------------
+
+
+def _movement(rows: Sequence[TrainRow], space: SearchSpace | None) -> Section:
+    """Curves over epochs: operations per layer, depths per stage, the width of each layer's strongest operation, costs.
+
+    Empty where the method of training (any but tfnas) does not search."""
+    reports = [(row.model_extra or {}).get("epoch_report") for row in rows]
+    epochs: list[Mapping[str, Any]] = [report for report in reports if isinstance(report, dict) and "alpha" in report]
+    if not epochs:
+        return {"layers": [], "depths": [], "widths": [], "costs": []}  # no search in training: nothing is drawn
+    names, labels, depths = _names(epochs[0], space)
+    last = epochs[-1]
+    choosing = [slot for slot, row in enumerate(last["alpha"]) if len(row) > 1]
+    return {
+        "layers": [
+            {"name": names[s], "series": _by_epoch(epochs, labels[s], lambda e, c, s=s: e["alpha"][s][c])}
+            for s in choosing
+        ],
+        "depths": [
+            {"name": f"Stage {g + 1}", "series": _by_epoch(epochs, depths[g], lambda e, d, g=g: e["beta"][g][d])}
+            for g, row in enumerate(last["beta"])
+            if len(row) > 1
+        ],
+        "widths": [
+            {"name": names[s], "points": [[n + 1, _strongest_width(e, s)] for n, e in enumerate(epochs)]}
+            for s in choosing
+        ],
+        "costs": [
+            {
+                "name": name,
+                "unit": resource(name).unit,
+                "series": [{"name": name, "points": [[n + 1, e["costs"][name]] for n, e in enumerate(epochs)]}],
+            }
+            for name in last["costs"]
+        ],
+    }
+
+
+def _by_epoch(epochs: Sequence[Mapping[str, Any]], names: Sequence[str], value: Any) -> list[Section]:
+    return [
+        {"name": name, "points": [[n + 1, value(epoch, index)] for n, epoch in enumerate(epochs)]}
+        for index, name in enumerate(names)
+    ]
+
+
+def _strongest_width(epoch: Mapping[str, Any], slot: int) -> int:
+    row = epoch["alpha"][slot]
+    return int(epoch["widths"][slot][row.index(max(row))])
+
+
+def _names(epoch: Mapping[str, Any], space: SearchSpace | None) -> tuple[list[str], list[list[str]], list[list[str]]]:
+    """Of layers, of the operations of each, of the depths of each stage."""
+    if space is None:
+        layers = [f"Layer {n + 1}" for n in range(len(epoch["alpha"]))]
+        plain = [[str(c + 1) for c in range(len(row))] for row in epoch["alpha"]]
+        return layers, plain, [[str(d + 1) for d in range(len(row))] for row in epoch["beta"]]
+    slots = Layout(space).slots
+    return (
+        [f"Stage {slot.stage + 1}, block {slot.position + 1}" for slot in slots],
+        [[choice.label for choice in space.stages[slot.stage].choices_at(slot.position)] for slot in slots],
+        [[str(depth) for depth in stage.depths] for stage in space.stages],
+    )

@@ -64,7 +64,7 @@ class WidthProblem:
             for layer, row in enumerate(resource.layers):
                 if not (np.isfinite(row).all() and (row >= 0).all() and (np.diff(row) >= 0).all()):
                     rule = f"{resource.name} of layer {layer} must be finite, not negative and rise with the width"
-                    remedy = "Make the table monotone first (costs.monotone)."
+                    remedy = "Make the table monotone first (budgets.widths.envelope)."
                     raise BadProblem(rule, value=np.round(row, 6).tolist(), remedy=remedy)
             if not resource.limit > 0:
                 rule = f"the limit on {resource.name} must be positive"

@@ -22,7 +22,6 @@ from snugnet.data.augmentation import Augmentation
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.evaluate.evaluator import Curves
-from snugnet.nets.batchnorm import norm_momentum
 from snugnet.seeds import Seed
 from snugnet.training import optimiser
 from snugnet.training.checkpoint import Checkpoint, Checkpointer, Position
@@ -126,7 +125,7 @@ class Loop:
             self.position = saved.position
         while self.position.phase < len(phases):
             method = phases[self.position.phase]
-            with norm_momentum(self._model, method.norm_momentum):
+            with optimiser.norm_momentum(self._model, method.norm_momentum):
                 self._phase(method, saved)
             saved = None
 

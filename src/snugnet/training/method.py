@@ -35,7 +35,7 @@ from snugnet.data.dataset import SPLITS, About
 from snugnet.errors import BadInput
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
-from snugnet.training.collapse import CollapseWatch
+from snugnet.training.losses import CollapseWatch
 
 Rule = tuple[str, Any, bool]  # what must hold, the value, whether it does
 

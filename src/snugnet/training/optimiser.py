@@ -7,7 +7,9 @@ statistics are averaged too.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -109,3 +111,17 @@ class Average:
             held = tensor.clone()
             tensor.copy_(self.values[name])
             self.values[name].copy_(held)
+
+
+@contextlib.contextmanager
+def norm_momentum(network: nn.Module, momentum: float | None) -> Iterator[None]:
+    """Inside, running statistics follow a batch by `momentum` (0: not at all); None leaves every layer its own."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms if momentum is not None else ():
+        norm.momentum = momentum
+    try:
+        yield
+    finally:
+        for norm, own in zip(norms, before):
+            norm.momentum = own

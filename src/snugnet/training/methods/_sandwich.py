@@ -37,8 +37,7 @@ from snugnet.space.gene_columns import GeneColumns
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest, sample_many, smallest
 from snugnet.space.space import SearchSpace
-from snugnet.training.collapse import CollapseWatch
-from snugnet.training.losses import Distillation, Divergence, cross_entropy
+from snugnet.training.losses import CollapseWatch, Distillation, Divergence, cross_entropy
 from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
 from snugnet.units import parse, resource
 

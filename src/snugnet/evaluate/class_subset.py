@@ -1,24 +1,64 @@
 """A part of the classes for a search: hard, middling and easy ones in equal shares (TF-NAS, supplementary, section 2).
 
-Classes are sorted by the accuracy a trained network has on each, cut into groups of neighbours, and one is drawn from every
-group. The set keeps its list of classes and their numbers, and only the images of the chosen ones are left, so that spaces,
-tables and the last layer stay those of the whole task. Inside every class images are cut 80/20 anew.
+Classes are sorted by the accuracy a trained network has on each (`class_accuracies`, kept in a file), cut into groups of
+neighbours, and one is drawn from every group. The set keeps its list of classes and their numbers, and only the images of
+the chosen ones are left, so that spaces, tables and the last layer stay those of the whole task. Inside every class images
+are cut 80/20 anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict
 
 from snugnet.data.dataset import VAL_SHARE, Data
 from snugnet.errors import BadInput
+from snugnet.evaluate.scoring import ImageCache, Net, answers
 from snugnet.seeds import Seed
+from snugnet.store import read_model, write_json
 
 D = TypeVar("D", bound=Data)
+
+
+class ClassAccuracies(BaseModel):
+    """The share of right answers per class, as kept in a file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    data: str
+    class_names: list[str]
+    accuracy: list[float]
+
+    def save(self, path: str | Path) -> Path:
+        return write_json(path, self.model_dump())
+
+
+def class_accuracies(net: Net, data: Data, split: str = "train+val") -> ClassAccuracies:
+    """Of all images of a split (the training images, as the paper has it)."""
+    found = answers(net, ImageCache(data), split)
+    labels = found.labels.cpu()
+    count = torch.bincount(labels, minlength=data.classes)
+    right = torch.bincount(labels[found.right], minlength=data.classes)
+    shares = (right / count.clamp(min=1)).double().tolist()
+    return ClassAccuracies(data=data.about.name, class_names=list(data.about.class_names), accuracy=shares)
+
+
+def read_class_accuracies(path: str | Path, data: Data) -> ClassAccuracies:
+    """The file at `path`, which must be about the classes of `data`."""
+    found = read_model(path, ClassAccuracies)
+    if found.class_names != list(data.about.class_names):
+        raise BadInput(
+            f"{path} must be about the {data.classes} classes of {data.about.name}",
+            value=f"{len(found.class_names)} classes of {found.data}",
+            remedy="Make it for this data with `snugnet classes`.",
+        )
+    return found
 
 
 def pick_classes(accuracies: Sequence[float], groups: int, seed: int = 0) -> list[int]:

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from snugnet.data import load
-from snugnet.data.class_subset import pick_classes, with_classes
 from snugnet.errors import BadInput
-from snugnet.evaluate.class_accuracy import class_accuracies, read_class_accuracies
+from snugnet.evaluate.class_subset import class_accuracies, pick_classes, read_class_accuracies, with_classes
 from snugnet.fitting.recipe import DataSection
 
 
