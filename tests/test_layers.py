@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "snugnet"
-FOUNDATION = {"errors", "units", "store", "progress", "seeds"}
+FOUNDATION = {"errors", "units", "store", "progress", "seeds", "executors", "ray_executor"}
 ROOMS = (  # data flows down this list, imports go up it only
     "space",
     "solve",

@@ -25,6 +25,17 @@ class SnugnetError(Exception):
         got = "" if value is _UNSET else f", got {_short(value)}"
         super().__init__(one_line(f"{rule}{got}. {remedy}"))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From a worker's process to its caller's: as it is, without the constructors, which want other arguments."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[SnugnetError], args: tuple[Any, ...], facts: dict[str, Any]) -> SnugnetError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 class BadUnit(SnugnetError):
     """A quantity without a unit, or with the wrong one."""
@@ -87,6 +98,12 @@ class DeviceMissing(SnugnetError):
 
 class DataMissing(SnugnetError):
     """A data set that is not on the disk; the remedy is the command that gets it."""
+
+
+class WorkerLost(SnugnetError):
+    """The process that computed something ended before it was done, again and again."""
+
+    exit_code = 1
 
 
 class TrainingDiverged(SnugnetError):

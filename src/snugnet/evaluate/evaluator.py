@@ -4,12 +4,18 @@ Many networks are scored on a few images; the best few again on more before one 
 on the same images, in one process or, with a journal, in a whole run: because methods are deterministic, a killed search
 that is started again runs through its old steps for free. Everything the journal holds competes for later budgets.
 
+Several networks at once (`prefetch`) are scored side by side where there is an `executor`; what is remembered, and in
+which order, is the same without one.
+
 `training_curves` watches a model in training with the same scores; its weights change, so nothing is remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +26,8 @@ from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
 from snugnet.data.dataset import Data
 from snugnet.errors import DamagedFile, SnugnetError
-from snugnet.evaluate.scoring import ImageCache, Score, accuracy, require_images, subnetwork_answers
+from snugnet.evaluate.scoring import Answers, ImageCache, Score, accuracy, require_images, subnetwork_answers
+from snugnet.executors import Shared, share
 from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
@@ -34,10 +41,29 @@ Curves = Callable[[nn.Module], Mapping[str, float]]
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """All that the answers of a sub-network depend on, beside the network: what a worker is sent."""
+
+    supernet: Supernet
+    cache: ImageCache
+    split: str
+    seed: int
+
+    def answers(self, architecture: Architecture, images: int | None) -> Answers:
+        return subnetwork_answers(self.supernet, architecture, self.cache, self.split, limit=images, seed=self.seed)
+
+
+def score_task(scorer: Shared[Scorer], architecture: Architecture, images: int) -> Score:
+    return scorer.get().answers(architecture, images).score()
+
+
+@final
 class Evaluator:
     """Scores of sub-networks with inherited weights on a split of `data`, each taken once.
 
-    `limit`: images for every network; `closer`: for the last few, where the split has more. `memory`: the journal."""
+    `limit`: images for every network; `closer`: for the last few, where the split has more. `memory`: the journal.
+    `executor`: who computes where several networks are asked for at once."""
 
     def __init__(
         self,
@@ -50,8 +76,10 @@ class Evaluator:
         memory: str | Path | None = None,
         seed: int = 0,
         cache: ImageCache | None = None,
+        executor: Executor | None = None,
     ) -> None:
         size = require_images(data, split)
+        self.executor = executor
         self.supernet, self.data, self.split, self.seed = supernet, data, split, seed
         self.cache = cache or ImageCache(data)
         self.first_images = min(size, limit or size)
@@ -67,6 +95,17 @@ class Evaluator:
     def evaluate_full(self, architecture: Architecture) -> Score:
         """On all images there are for the last few."""
         return self._score(architecture, self.full_images)
+
+    def prefetch(self, networks: Iterable[Architecture], images: int | None = None) -> None:
+        """Evaluate those not known yet side by side, on the first `images` (None: as many as a call takes). Nothing without
+        an executor: who asks for them one by one then computes them."""
+        count = self.first_images if images is None else max(1, min(images, self.full_images))
+        missing = [network for network in dict.fromkeys(networks) if (network, count) not in self._scores]
+        if self.executor is None or len(missing) < 2:
+            return
+        futures = [self.executor.submit(score_task, self._shared, network, count) for network in missing]
+        for network, future in zip(missing, futures):  # in their order, whoever is done first
+            self._remember(network, count, future.result())
 
     def known(self, *, full: bool = False) -> list[Architecture]:
         """Every network evaluated so far (on all images, if `full`), the earliest first."""
@@ -85,9 +124,11 @@ class Evaluator:
         """The one of greatest score; the best few are evaluated again on more images first. The earlier wins a tie."""
         candidates, display = list(dict.fromkeys(networks)), progress or NullProgress()
         display.start("evaluating candidates", len(candidates) + min(RERANK_TOP_K, len(candidates)))
+        self.prefetch(candidates)
         for number, network in enumerate(candidates, 1):
             display.update(number, f"{self(network).accuracy:.1%}")
         ranked = sorted(candidates, key=lambda a: -self(a).score)[:RERANK_TOP_K]
+        self.prefetch(ranked, self.full_images)
         for number, network in enumerate(ranked, len(candidates) + 1):
             display.update(number, f"{self.evaluate_full(network).accuracy:.1%} on {self.full_images} images")
         display.stop()
@@ -107,19 +148,25 @@ class Evaluator:
         weights = tensors_fingerprint(self.supernet.state_dict())
         return fingerprint([weights, self.split, self.seed, self.data.identity()])
 
-    def _score(self, architecture: Architecture, images: int) -> Score:
-        key = architecture, images
-        if key not in self._scores:
-            self._scores[key] = self._evaluate(architecture, images)
-            self.evaluated += 1
-            if self._journal is not None:
-                self._journal.append({"network": str(architecture), **self._scores[key].to_json()})
-        return self._scores[key]
+    @property
+    def scorer(self) -> Scorer:
+        return Scorer(supernet=self.supernet, cache=self.cache, split=self.split, seed=self.seed)
 
-    def _evaluate(self, architecture: Architecture, images: int) -> Score:
+    @cached_property
+    def _shared(self) -> Shared[Scorer]:
+        return share(self.executor, self.scorer)
+
+    def _score(self, architecture: Architecture, images: int) -> Score:
+        if (architecture, images) not in self._scores:
+            self._remember(architecture, images, self.scorer.answers(architecture, images).score())
+        return self._scores[architecture, images]
+
+    def _remember(self, architecture: Architecture, images: int, score: Score) -> None:
+        self._scores[architecture, images] = score
         self.images += images
-        options: dict[str, Any] = {"limit": images, "seed": self.seed}
-        return subnetwork_answers(self.supernet, architecture, self.cache, self.split, **options).score()
+        self.evaluated += 1
+        if self._journal is not None:
+            self._journal.append({"network": str(architecture), **score.to_json()})
 
     def _take_over(self) -> None:
         """What earlier searches of the same weights and images have evaluated."""

@@ -9,7 +9,9 @@ so differences between networks are paired: their standard error is that of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +20,9 @@ from torch import Tensor
 
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
-from snugnet.evaluate.scoring import ImageCache, subnetwork_answers
+from snugnet.evaluate.evaluator import Scorer
+from snugnet.evaluate.scoring import ImageCache
+from snugnet.executors import Shared, ordered, share
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
@@ -76,16 +80,24 @@ def inherited(
     split: str = "val",
     limit: int | None = None,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """Right answers of each sub-network with inherited weights and recalibrated statistics: bool [networks, images]."""
-    images, display, rows = ImageCache(data), progress or NullProgress(), []
+    scorer = Scorer(supernet=supernet, cache=ImageCache(data), split=split, seed=seed)
+    shared, display, rows = share(executor, scorer), progress or NullProgress(), []
     display.start("evaluating sub-networks", len(architectures))
-    for number, architecture in enumerate(architectures):
-        rows.append(subnetwork_answers(supernet, architecture, images, split, limit=limit, seed=seed).right)
+    tasks = [partial(right_task, shared, architecture, limit) for architecture in architectures]
+    for number, row in enumerate(ordered(executor, tasks)):
+        rows.append(torch.tensor(row))
         display.update(number + 1, f"{float(rows[-1].double().mean()):.1%}")
     display.stop()
     return torch.stack(rows)
+
+
+def right_task(scorer: Shared[Scorer], architecture: Architecture, images: int | None) -> list[bool]:
+    right: list[bool] = scorer.get().answers(architecture, images).right.tolist()
+    return right
 
 
 def spread(right: Tensor) -> Spread:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -116,10 +117,14 @@ class ImageCache:
     The first `keep_bytes` stay on the device; images beyond them are read and placed anew on every pass."""
 
     def __init__(self, data: Data, *, keep_bytes: int = KEEP_BYTES) -> None:
-        self.data, self._room = data, keep_bytes
+        self.data, self._room, self._keep_bytes = data, keep_bytes, keep_bytes
         self._kept: dict[tuple[str, torch.device], list[tuple[Tensor, Tensor]]] = {}
         self._rows: dict[tuple[str, torch.device], dict[int, tuple[Tensor, Tensor]]] = {}
         self._calibration: dict[tuple[int, torch.device], list[Tensor]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To a worker's process go the images' origin and the rules, not what is kept here."""
+        return partial(ImageCache, keep_bytes=self._keep_bytes), (self.data,)
 
     def batches(
         self, split: str, device: torch.device, limit: int | None = None, batch: int = BATCH

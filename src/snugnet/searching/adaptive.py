@@ -120,7 +120,9 @@ class Adaptive(SearchMethod):
         rounds = [left // 2**i for i in range(3) if left // 2**i] if ratio > 1 else []
         for number, count in enumerate(rounds, 1):
             images = round(evaluator.first_images * ratio ** (number / len(rounds)))
-            for network in belief.ranked(fitting)[:count]:
+            finalists = belief.ranked(fitting)[:count]
+            evaluator.prefetch(finalists, images)
+            for network in finalists:
                 belief.learn(network, evaluator.evaluate_on(network, images))
         while True:
             best = belief.ranked(fitting)[0]

@@ -93,6 +93,7 @@ class Evolution(SearchMethod):
         return children + bins.fitting(self.crossovers, lambda n: bins.columns.crossed(picked(n), picked(n), rng))
 
     def _evaluator(self, task: Task, evaluated: Evaluated, networks: list[Architecture]) -> None:
+        task.evaluator.prefetch(networks)
         for architecture in networks:
             if architecture not in evaluated:
                 evaluated[architecture] = task.evaluator(architecture)

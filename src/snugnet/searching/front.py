@@ -9,6 +9,7 @@ network of that point.
 from __future__ import annotations
 
 import io
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -63,6 +64,7 @@ def front(
     out: str | Path | None = None,
     explore: bool = True,
     evaluator: Evaluator | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> list[FrontPoint]:
     """`points` networks along `resource`, cheapest budget first. `explore=False`: of the networks that were evaluated
@@ -74,7 +76,7 @@ def front(
     table = limits.tables[resource]
     low, high = (table.upper(end(supernet.space, table).cost) for end in (cheapest, dearest))
     memory = None if out is None else Path(out) / "evaluations.jsonl"
-    evaluator = evaluator or Evaluator(supernet, data, memory=memory)
+    evaluator = evaluator or Evaluator(supernet, data, memory=memory, executor=executor)
     amounts = [float(amount) for amount in np.linspace(low, high, points)]
     budgets = [{resource: _text(amount, resource)} for amount in amounts]
     how = method or (Tfnas() if isinstance(supernet, MixedSupernet) else Adaptive())

@@ -84,6 +84,9 @@ class Instant(SearchMethod):
         values: list[float] = []
         effects = raw
         for number, architecture in enumerate(networks, 1):
+            if number == 1 or (number > self.evidence and (number - self.evidence) % _BATCH == 1):
+                until = self.evidence if number == 1 else number - 1 + _BATCH
+                task.evaluator.prefetch(networks[number - 1 : until])
             values.append(task.evaluator(architecture).score)
             task.progress.update(number, "" if effects.left_out is None else str(effects.left_out))
             if number >= self.evidence and (number - self.evidence) % _BATCH == 0:

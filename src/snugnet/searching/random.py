@@ -25,6 +25,7 @@ class Random(SearchMethod):
         drawn = task.context.sampler.sample(self.networks, Seed(task.seed).fold_in("random search").numpy())
         task.progress.start("evaluating random networks", len(drawn))
         scores = []
+        task.evaluator.prefetch(drawn)
         for number, architecture in enumerate(drawn):
             scores.append(task.evaluator(architecture))
             task.progress.update(number + 1, f"best {max(v.accuracy for v in scores):.1%}")

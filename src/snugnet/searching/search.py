@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def search(
     tighten: dict[str, float] | None = None,
     compete: bool = True,
     evaluator: Evaluator | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> SearchResult:
@@ -61,7 +63,8 @@ def search(
     reuses what is known. Every network that fits and was evaluated before, for whatever budget and by whatever method,
     competes with the method's own (`compete=False`: the method alone, to compare methods). Networks are evaluated on
     `eval_images` of the validation split, the best few of them again on `final_images` (None: all). `tighten`: factors
-    on limits, after a network was measured over its budget.
+    on limits, after a network was measured over its budget. `executor`: who evaluates networks that are asked for together
+    (all of `random`, a generation of `evolution`, the evidence of `instant`, finalists); the result is the same without.
     """
     how = make_method(method, options)
     require_kind(how, separate=isinstance(supernet, MixedSupernet))
@@ -70,7 +73,9 @@ def search(
     folder = None if out is None else Path(out)
     began = time.monotonic()
     memory = None if folder is None else folder / "evaluations.jsonl"
-    evaluator = evaluator or Evaluator(supernet, data, limit=eval_images, closer=final_images, memory=memory)
+    evaluator = evaluator or Evaluator(
+        supernet, data, limit=eval_images, closer=final_images, memory=memory, executor=executor
+    )
     before = evaluator.images, evaluator.evaluated
     task = Task(
         supernet=supernet,
