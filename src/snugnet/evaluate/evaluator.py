@@ -158,8 +158,11 @@ class Evaluator:
 
     def _score(self, architecture: Architecture, images: int) -> Score:
         if (architecture, images) not in self._scores:
-            self._remember(architecture, images, self.scorer.answers(architecture, images).score())
+            self._remember(architecture, images, self._evaluate(architecture, images))
         return self._scores[architecture, images]
+
+    def _evaluate(self, architecture: Architecture, images: int) -> Score:
+        return self.scorer.answers(architecture, images).score()
 
     def _remember(self, architecture: Architecture, images: int, score: Score) -> None:
         self._scores[architecture, images] = score
