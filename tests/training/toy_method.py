@@ -22,12 +22,6 @@ class Bilevel(Method):
     epochs: int = 3
     second_batch: int = 8
 
-    def own_rules(self):
-        return []
-
-    def prepare(self, model):
-        pass
-
     def start(self, context):
         logits = torch.zeros(2, device=context.device, requires_grad=True)
         baseline = torch.zeros((), device=context.device)

@@ -5,7 +5,7 @@ JSON both ways. A result whose network does not meet every limit cannot be made:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from snugnet.store import read_json, write_json
 from snugnet.units import show
 
 FORMAT = "snugnet-search/1"
+_NAMES = {"effective_limits": "aims", "score": "value"}  # in the file: as before these fields were renamed
 
 
 @final
@@ -70,63 +71,24 @@ class SearchResult:
         return {name: cost for name, cost in self.predicted.items() if cost > held[name]}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "method": self.method,
-            "seed": self.seed,
-            "space": self.space,
-            "budget": self.budget.to_json(),
-            "architecture": str(self.architecture),
-            "layers": self.architecture.to_json(),
-            "predicted": self.predicted,
-            "limits": self.limits,
-            "aims": self.effective_limits,
-            "slack": self.slack,
-            "fits": self.fits,
-            "accuracy": self.accuracy,
-            "loss": self.loss,
-            "value": self.score,
-            "seconds": self.seconds,
-            "images": self.images,
-            "evaluated": self.evaluated,
-            "expected": self.expected,
-            "error": self.error,
-            "trace": self.trace,
-            "details": self.details,
-        }
+        own = {_NAMES.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
+        forms = {"architecture": str(self.architecture), "layers": self.architecture.to_json()}
+        more = {"budget": self.budget.to_json(), "slack": self.slack, "fits": self.fits}
+        return {"format": FORMAT, **own, **forms, **more}
 
     @classmethod
     def from_json(cls, value: Any, space: SearchSpace) -> SearchResult:
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise DamagedFile(f"a search result must be an object of format {FORMAT}", remedy="Search again.")
-        plain = (
-            "method",
-            "seed",
-            "predicted",
-            "limits",
-            "accuracy",
-            "loss",
-            "seconds",
-            "images",
-            "evaluated",
-        )
-        missing = [
-            n for n in (*plain, "aims", "value", "space", "budget", "layers", "trace", "details") if n not in value
-        ]
+        names = {_NAMES.get(f.name, f.name): f.name for f in fields(cls)}
+        older = {"expected": value.get("accuracy"), "error": 0.0}  # files from before these were known
+        known = {**older, **value}
+        missing = [name for name in (*names, "layers") if name not in known]
         if missing:
             raise DamagedFile("a search result lacks a field", value=missing[0], remedy="Search again.")
-        return cls(
-            **{name: value[name] for name in plain},
-            effective_limits=value["aims"],
-            score=value["value"],
-            space=value["space"],
-            budget=Budget.from_json(value["budget"]),
-            expected=float(value["expected" if "expected" in value else "accuracy"]),
-            error=float(value.get("error", 0.0)),
-            architecture=from_json(value["layers"], space),
-            trace=value["trace"],
-            details=value["details"],
-        )
+        own = {field: known[name] for name, field in names.items()}
+        forms = {"budget": Budget.from_json(value["budget"]), "architecture": from_json(value["layers"], space)}
+        return cls(**{**own, **forms})
 
     def save(self, path: str | Path) -> Path:
         return write_json(path, self.to_json())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from snugnet.errors import BadInput, UnknownName
 from snugnet.space.space import Activation, BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem, round_channels
@@ -19,11 +19,35 @@ Acts = tuple[Activation, ...]
 _Rows = tuple[tuple[tuple[int, ...], tuple[int, int], tuple[int, ...], float, int], ...]
 _TF_NAS_RULES = BlockRules(se_of="input", se_divisor=1, se_act="block", se_gate="sigmoid", share=False)
 _HARDCORE_WIDTHS = (24, 40, 80, 112, 192)
+LOWRES_RESOLUTION = 28
 
 
-def hardcore(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+class Preset(Protocol):
+    """A space by its options; `width` multiplies all channel numbers."""
+
+    def __call__(
+        self, *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
+    ) -> SearchSpace: ...
+
+
+PRESETS: dict[str, Preset] = {}
+
+
+def _preset(make: Callable[[_Form], SearchSpace]) -> Preset:
+    """A preset with the options that all have, listed under its function's name with dashes."""
+    name = make.__name__.replace("_", "-")
+
+    def build(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+        return make(_Form(name, classes, resolution, width, lowres))
+
+    build.__name__, build.__qualname__, build.__doc__ = make.__name__, make.__qualname__, make.__doc__
+    PRESETS[name] = build
+    return build
+
+
+@_preset
+def hardcore(form: _Form) -> SearchSpace:
     """HardCoRe-NAS as published: five searched stages of 2-4 blocks, twelve configurations a block."""
-    form = _Form("hardcore", classes, resolution, width, lowres)
     acts: Acts = ("relu", "relu", "hard-swish", "hard-swish", "hard-swish")
     return form.space(
         stem=form.stem(32, act="hard-swish"),
@@ -32,11 +56,9 @@ def hardcore(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, 
     )
 
 
-def hardcore_paper(
-    *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
-) -> SearchSpace:
+@_preset
+def hardcore_paper(form: _Form) -> SearchSpace:
     """HardCoRe-NAS's table 3 to the letter: ReLU, then Swish; stage 8 is a searched block to 960 channels."""
-    form = _Form("hardcore-paper", classes, resolution, width, lowres)
     searched = form.hardcore_stages(_HARDCORE_WIDTHS, (2, 2, 2, 1, 2), ("relu", "swish", "swish", "swish", "swish"))
     last = form.hardcore_stages((960,), (1,), ("swish",), depth=(1, 1))
     return form.space(
@@ -46,13 +68,11 @@ def hardcore_paper(
     )
 
 
-def hardcore_thin(
-    *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
-) -> SearchSpace:
+@_preset
+def hardcore_thin(form: _Form) -> SearchSpace:
     """HardCoRe's choices in four thin stages of 1-3 blocks: accuracy is scarce, and a CPU trains it in minutes."""
-    form = _Form("hardcore-thin", classes, resolution, width, lowres)
     acts: Acts = ("relu", "relu", "hard-swish", "hard-swish")
-    strides = (2, 2, 2, 1) if lowres else (2, 2, 2, 2)
+    strides = (2, 2, 2, 1) if form.lowres else (2, 2, 2, 2)
     return form.space(
         stem=Stem(widths=form.widths(8), stride=2, act="hard-swish"),
         stages=(
@@ -63,35 +83,37 @@ def hardcore_thin(
     )
 
 
-def tfnas(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+@_preset
+def tfnas(form: _Form) -> SearchSpace:
     """TF-NAS: eight operations a layer, depths from 1, middle widths continuous in [2, 4] or [4, 8] x input."""
-    return _tfnas(_Form("tfnas", classes, resolution, width, lowres), se=True)
+    return _tfnas(form, se=True)
 
 
-def tfnas_wose(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+@_preset
+def tfnas_wose(form: _Form) -> SearchSpace:
     """TF-NAS without SE anywhere: four operations a layer."""
-    return _tfnas(_Form("tfnas-wose", classes, resolution, width, lowres), se=False)
+    return _tfnas(form, se=False)
 
 
-def tfnas_mbv2(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+@_preset
+def tfnas_mbv2(form: _Form) -> SearchSpace:
     """TF-NAS's MobileNetV2 space (its table 5): ReLU6, four operations, MobileNetV2's widths."""
-    form = _Form("tfnas-mbv2", classes, resolution, width, lowres)
     return _tfnas(form, se=False, widths=(24, 32, 64, 96, 160, 320), act="relu6", later="relu6")
 
 
-def tfnas_thin(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+@_preset
+def tfnas_thin(form: _Form) -> SearchSpace:
     """TF-NAS's operations in three thin stages of 1-2 layers: a CPU searches it in a minute."""
-    form = _Form("tfnas-thin", classes, resolution, width, lowres)
     return _tfnas(form, se=True, ends=(8, 8, 96), widths=(12, 16, 24), depths=((1, 2),) * 3, strides=(2, 2, 2))
 
 
-def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False) -> SearchSpace:
+@_preset
+def attentive(form: _Form) -> SearchSpace:
     """AttentiveNAS and AlphaNet: width, kernel, expansion and depth per stage, four input resolutions."""
-    form = _Form("attentive", classes, resolution, width, lowres)
     rows: _Rows = (
         ((16, 24), (1, 2), (1,), 0.0, 1),  # widths, depths, expansions, SE, stride
         ((24, 32), (3, 5), (4, 5, 6), 0.0, 2),
-        ((32, 40), (3, 6), (4, 5, 6), 0.25, 1 if lowres else 2),
+        ((32, 40), (3, 6), (4, 5, 6), 0.25, 1 if form.lowres else 2),
         ((64, 72), (3, 6), (4, 5, 6), 0.0, 2),
         ((112, 120, 128), (3, 8), (4, 5, 6), 0.25, 1),
         ((192, 200, 208, 216), (3, 8), (6,), 0.25, 2),
@@ -101,33 +123,17 @@ def attentive(*, classes: int = 1000, resolution: int = 224, width: float = 1.0,
     return form.attentive_space(form.stem(16, 24, act="swish"), rows, head)
 
 
-def attentive_thin(
-    *, classes: int = 1000, resolution: int = 224, width: float = 1.0, lowres: bool = False
-) -> SearchSpace:
+@_preset
+def attentive_thin(form: _Form) -> SearchSpace:
     """AttentiveNAS's kind of choices in four thin stages: accuracy is scarce, and a CPU trains it in minutes."""
-    form = _Form("attentive-thin", classes, resolution, width, lowres)
     rows: _Rows = (
         ((8, 16), (1, 2), (1,), 0.0, 1),
         ((16, 24), (1, 3), (2, 3, 4), 0.0, 2),
         ((24, 32), (1, 3), (2, 3, 4), 0.25, 2),
-        ((40, 48, 56), (1, 3), (3, 4, 6), 0.25, 1 if lowres else 2),
+        ((40, 48, 56), (1, 3), (3, 4, 6), 0.25, 1 if form.lowres else 2),
     )
     head = Head(kind="pool-conv", widths=form.widths(96, 128), hidden_expand=3, act="swish", dropout=0.2)
     return form.attentive_space(form.stem(8, 16, act="swish"), rows, head)
-
-
-PRESETS: dict[str, Callable[..., SearchSpace]] = {
-    "hardcore": hardcore,
-    "hardcore-paper": hardcore_paper,
-    "hardcore-thin": hardcore_thin,
-    "tfnas": tfnas,
-    "tfnas-wose": tfnas_wose,
-    "tfnas-mbv2": tfnas_mbv2,
-    "tfnas-thin": tfnas_thin,
-    "attentive": attentive,
-    "attentive-thin": attentive_thin,
-}
-LOWRES_RESOLUTION = 28
 
 
 def names() -> list[str]:

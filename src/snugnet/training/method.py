@@ -183,20 +183,21 @@ class Method(ABC):
     split: str = "train"
 
     @abstractmethod
-    def own_rules(self) -> list[Rule]:
-        """Rules for the fields a class adds."""
-
-    @abstractmethod
-    def prepare(self, model: nn.Module) -> None:
-        """Once, before the phase's first step: change the weights where the method asks for it (channel sorting)."""
-
-    @abstractmethod
-    def start(self, context: PhaseContext) -> MethodState:
-        """At every start of the phase and every resume: the method's own state, as it is before the first step."""
-
-    @abstractmethod
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         """Forward, losses, `step.backward`; returns detached scalars to log, among them `loss`."""
+
+    # What most methods have no use for:
+
+    def own_rules(self) -> list[Rule]:
+        """Rules for the fields a class adds."""
+        return []
+
+    def prepare(self, model: nn.Module) -> None:  # noqa: B027
+        """Once, before the phase's first step: change the weights where the method asks for it (channel sorting)."""
+
+    def start(self, context: PhaseContext) -> MethodState:
+        """At every start of the phase and every resume: the method's own state, as it is before the first step."""
+        return MethodState()
 
     def alternates_at(self, epoch: float, number: int) -> bool:
         """Whether step `number` of its epoch has a second half."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from snugnet.errors import BadInput
-from snugnet.training.losses import cross_entropy, distillation, distillation_rules
+from snugnet.training.losses import Distillation, cross_entropy, distillation_rules
 from snugnet.training.method import Method, MethodState, PhaseContext, Rule, Step
 
 
@@ -42,9 +42,6 @@ class Plain(Method):
             ("drop_connect must lie in [0, 1)", self.drop_connect, 0 <= self.drop_connect < 1),
         ]
 
-    def prepare(self, model: nn.Module) -> None:
-        pass
-
     def start(self, context: PhaseContext) -> MethodState:
         net: Any = context.net
         if self.dropout is not None:
@@ -56,30 +53,25 @@ class Plain(Method):
         return MethodState()
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
+        teacher: Any = step.teacher
+        taught = Distillation(weight=self.distill, temperature=self.temperature)
         if self.distill == 0 and self.distill_features == 0:
             loss = cross_entropy(step.net(step.images), step.targets, self.label_smoothing)
-            step.backward(loss)
-            return {"loss": loss.detach()}
-        if step.teacher is None:
+        elif teacher is None:
             weights = f"distill={self.distill}, distill_features={self.distill_features}"
             raise BadInput(f"{weights} needs a teacher", remedy="Pass teacher=..., or set both to 0.")
-        if self.distill_features == 0:
-            loss = self._taught(step.net(step.images), step.teacher(step.images), step.targets)
+        elif self.distill_features == 0:
+            loss, _ = taught(step.net(step.images), teacher(step.images), step.targets, self.label_smoothing)
+        else:
+            logits, features = step.net.with_features(step.images)
+            answers, seen = teacher(step.images, with_features=True)
+            gap = 1 - functional.cosine_similarity(features.float(), seen.float().detach()).mean()
+            loss, _ = taught(logits, answers, step.targets, self.label_smoothing)
+            loss = loss + self.distill_features * gap
             step.backward(loss)
-            return {"loss": loss.detach()}
-        logits, features = step.net.with_features(step.images)
-        teacher: Any = step.teacher
-        answers, seen = teacher(step.images, with_features=True)
-        gap = 1 - functional.cosine_similarity(features.float(), seen.float().detach()).mean()
-        loss = self._taught(logits, answers, step.targets) + self.distill_features * gap
+            return {"loss": loss.detach(), "feature_gap": gap.detach()}
         step.backward(loss)
-        return {"loss": loss.detach(), "feature_gap": gap.detach()}
-
-    def _taught(self, logits: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        if self.distill == 0:
-            return cross_entropy(logits, targets, self.label_smoothing)
-        weights = {"weight": self.distill, "temperature": self.temperature, "smoothing": self.label_smoothing}
-        return distillation(logits, teacher, targets, **weights)
+        return {"loss": loss.detach()}
 
 
 def finetune(**changes: Any) -> Plain:

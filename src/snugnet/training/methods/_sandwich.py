@@ -17,14 +17,13 @@ kornia's ImageNet policy, not EfficientNet's. Temperature and label term (`disti
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from snugnet.costs.bins import BinSampler, CostBins, bin_architectures
 from snugnet.costs.table import exact_table
@@ -69,13 +68,16 @@ class SandwichRule(Method):
     alpha_max: float = 1.0
     alpha_clip: float = 5.0
 
-    @abstractmethod
     def networks(self, step: Step, state: MethodState) -> list[Architecture]:
-        """The sampled networks of a step, the same on all shards."""
+        """The sampled networks of a step, the same on all shards: every gene uniform and independent."""
+        return uniform_networks(step, self.sampled)
 
-    @abstractmethod
     def sampling_rules(self) -> list[Rule]:
         """Rules for the fields that say who is sampled."""
+        return []
+
+    def start(self, context: PhaseContext) -> MethodState:
+        return watched(context)
 
     @property
     def distillation(self) -> Distillation:
@@ -90,9 +92,6 @@ class SandwichRule(Method):
             ("drop_connect must lie in [0, 1)", self.drop_connect, 0 <= self.drop_connect < 1),
             *self.sampling_rules(),
         ]
-
-    def prepare(self, model: nn.Module) -> None:
-        pass
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         space, distil = step.net.space, self.distillation
@@ -113,18 +112,9 @@ class SandwichRule(Method):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sandwich(SandwichRule):
-    """Uniform sampling: every gene uniform and independent."""
+    """Uniform sampling."""
 
     name: ClassVar[str] = "sandwich"
-
-    def sampling_rules(self) -> list[Rule]:
-        return []
-
-    def start(self, context: PhaseContext) -> MethodState:
-        return watched(context)
-
-    def networks(self, step: Step, state: MethodState) -> list[Architecture]:
-        return uniform_networks(step, self.sampled)
 
 
 @final
@@ -134,15 +124,6 @@ class Alpha(SandwichRule):
 
     name: ClassVar[str] = "alpha"
     loss: Divergence = "alpha"
-
-    def sampling_rules(self) -> list[Rule]:
-        return []
-
-    def start(self, context: PhaseContext) -> MethodState:
-        return watched(context)
-
-    def networks(self, step: Step, state: MethodState) -> list[Architecture]:
-        return uniform_networks(step, self.sampled)
 
 
 @final

@@ -38,12 +38,6 @@ class Classifier(Method):
     elastic: ClassVar[bool] = True
     epochs: int = 1
 
-    def own_rules(self) -> list[Rule]:
-        return []
-
-    def prepare(self, model: nn.Module) -> None:
-        pass
-
     def start(self, context: PhaseContext) -> MethodState:
         net: Any = context.net
         return MethodState(constants=list(net.head.classifier.parameters()))
@@ -66,15 +60,9 @@ class Largest(Method):
     epochs: int = 250
     se_bias_init: bool = False  # squeeze-excite gates start nearly open instead of half open
 
-    def own_rules(self) -> list[Rule]:
-        return []
-
     def prepare(self, model: nn.Module) -> None:
         if self.se_bias_init:
             se_bias_init(model)
-
-    def start(self, context: PhaseContext) -> MethodState:
-        return MethodState()
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         logits = step.net(step.images, largest(step.net.space))
@@ -117,9 +105,6 @@ class Paths(Method):
         if self.sort_channels:
             supernet: Any = model
             sort_channels(supernet)
-
-    def start(self, context: PhaseContext) -> MethodState:
-        return MethodState()
 
     def step(self, step: Step, state: MethodState) -> dict[str, Tensor]:
         """The teacher's pass, if any, comes first and learns from the labels only."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
@@ -86,9 +86,6 @@ class TfNas(Method):
             (f"held_out must be one of {SPLITS}", self.held_out, self.held_out in SPLITS),
             ("ema must be off: the search has no use for an average", self.ema, self.ema is None),
         ]
-
-    def prepare(self, model: nn.Module) -> None:
-        pass
 
     def start(self, context: PhaseContext) -> MethodState:
         net, limits = _supernet(context.net), context.limits
