@@ -40,7 +40,7 @@ from snugnet.fitting.measured import MeasuredLoop
 from snugnet.fitting.runs import fresh_supernet
 from snugnet.fitting.starting import FEATURES, SHORT, schedule
 from snugnet.nets import Network, build
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import load_start
 from snugnet.space.sampling import largest
 
 FROM_NOTHING = {"largest": 0.40, "multipath": 0.25, "finetune": 0.35}

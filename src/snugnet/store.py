@@ -93,6 +93,19 @@ def parse_json(text: str, origin: str) -> Any:
         raise DamagedFile(rule, remedy="It was cut short or edited; restore or remake it.") from error
 
 
+def parse_yaml(text: str, origin: str) -> Any:
+    """The YAML value in a text; a mistake in it is named with line and column."""
+    import yaml  # here: most of what imports this file reads none
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
+        remedy = "Mend the YAML there: brackets, quotes and indentation."
+        raise DamagedFile(f"{origin} must be YAML{place}", remedy=remedy) from error
+
+
 def read_model(path: str | Path, model: type[Model]) -> Model:
     """The JSON object in `path` as a pydantic model; what does not suit the model is named with its field."""
     return as_model(read_json(path), model, str(path))
@@ -135,6 +148,18 @@ def tensors_fingerprint(state: Mapping[str, Any]) -> str:
         else:
             digest.update(str(values.item()).encode())
     return digest.hexdigest()
+
+
+def write_memo(path: Path | None, identity: Any, values: Mapping[str, Any]) -> None:
+    """Keep what some work came to, with the identity of the work (a plain value); without a path nothing is kept."""
+    if path is not None:
+        write_json(path, {"of": identity, **values})
+
+
+def read_memo(path: Path | None, identity: Any) -> dict[str, Any] | None:
+    """What `write_memo` kept of this very work; None where there is nothing, or something of other work."""
+    value = read_json(path) if path is not None and path.exists() else None
+    return value if isinstance(value, dict) and value.get("of") == identity else None
 
 
 def check_writable(path: str | Path) -> None:

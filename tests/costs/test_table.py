@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from snugnet.cli.printing import check_format, picture_of_check, picture_of_networks
 from snugnet.costs import analytic
 from snugnet.costs.check import check_table
 from snugnet.costs.measure import measure
-from snugnet.costs.picture import check_format, picture_of_check, picture_of_networks
 from snugnet.costs.table import exact_table, load_table, save_table
 from snugnet.devices.device import Device, Runnable, common_fingerprint
 from snugnet.devices.timing import TimingSettings

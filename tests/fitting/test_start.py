@@ -14,7 +14,7 @@ from snugnet.fitting.fit_data import _kept_start
 from snugnet.fitting.runs import first_supernet, open_run
 from snugnet.fitting.starting import _Sizes, schedule, seconds_of, start_recipe
 from snugnet.nets.elasticise import elastic
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import load_start
 from snugnet.space.sampling import largest
 from snugnet.training import methods, train
 

@@ -15,8 +15,7 @@ from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.nets.blocks import SameConv2d
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.elasticise import space_around, taylor_importance
-from snugnet.nets.trained import read_trained
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import load_start, read_trained
 from snugnet.space.architecture import parse
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest, sample, sample_many, smallest

@@ -20,8 +20,7 @@ from snugnet.nets import Supernet
 from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchResult, load_result
 from snugnet.searching.bcsfw import MeanGradient
 from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_paths
-from snugnet.searching.context import search_context
-from snugnet.searching.feasible_sampler import FeasibleSampler
+from snugnet.searching.context import FeasibleSampler, search_context
 from snugnet.searching.front import front
 from snugnet.searching.objective import RelaxedObjective, fixed_weights, prepared
 from snugnet.searching.search import search

@@ -26,7 +26,7 @@ VERBS = {
     "check": "measure",
     "train": "train",
     "rank": "rank",
-    "classes": "classes",
+    "classes": "rank",
     "search": "search",
     "front": "search",
     "finetune": "train",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snugnet.cli.options import Batch, DeviceName, DeviceThreads, Precision, Seconds, Seed, space_of_run, timing
-from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
+from snugnet.cli.printing import Json, check_picture, picture_of_check, print_json, print_table, say
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, SnugnetError, TableMismatch
 from snugnet.progress import RichProgress
@@ -134,7 +134,6 @@ def check(
 ) -> None:
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
-    from snugnet.costs.picture import picture_of_check
     from snugnet.devices import by_name
 
     costs = load_table(table)

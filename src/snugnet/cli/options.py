@@ -14,7 +14,7 @@ from snugnet.budgets.budget import Budget
 from snugnet.costs.table import CostTable, load_table
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.space.space import SearchSpace
-from snugnet.store import RunLock, read_text
+from snugnet.store import RunLock, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from snugnet.devices.timing import TimingSettings
@@ -160,12 +160,10 @@ def read_limits(texts: list[str]) -> Budget:
 
 def read_options(texts: list[str] | None) -> dict[str, Any]:
     """`["steps=500", "start=smallest"]` as keyword arguments; numbers become numbers."""
-    import yaml
-
     options: dict[str, Any] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput("an option must be written KEY=VALUE", value=text, remedy="Write it like steps=500.")
-        options[name.strip()] = yaml.safe_load(value)
+        options[name.strip()] = parse_yaml(value, f"the value of {text}")
     return options

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds, timing
-from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
+from snugnet.cli.printing import Json, check_picture, picture_of_networks, print_json, print_table, say
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, BadInput, UnknownName
 from snugnet.progress import RichProgress
@@ -246,8 +246,7 @@ def _measure(
 ) -> str:
     """Add what each network takes on `device` to its row."""
     from snugnet.costs.measure import time_networks
-    from snugnet.costs.picture import picture_of_networks  # these bring torch in: not for the plain list
-    from snugnet.devices import by_name
+    from snugnet.devices import by_name  # these bring torch in: not for the plain list
 
     check_picture(plot)
     place = by_name(device, threads=threads, precision=precision)

@@ -24,7 +24,7 @@ from snugnet.deploy.folder import CERTIFICATE, GRAPH, check_folder, write_folder
 from snugnet.deploy.network_file import NetworkFile
 from snugnet.deploy.source import Source, home_of, open_source
 from snugnet.errors import BadInput, FileTrouble, reason_of
-from snugnet.store import read_json, read_text, write_text
+from snugnet.store import parse_yaml, read_json, read_text, write_text
 from snugnet.units import show
 
 PREFIX: Final = "hf-hub:"
@@ -123,7 +123,7 @@ def _facts(home: Path | None, saved: NetworkFile) -> dict[str, Any]:
     """What a run folder knows: the data's name, and the accuracy on test images if it is of this architecture."""
     facts: dict[str, Any] = {}
     if home is not None and (home / "recipe.yaml").is_file():
-        recipe = yaml.safe_load(read_text(home / "recipe.yaml"))
+        recipe = parse_yaml(read_text(home / "recipe.yaml"), str(home / "recipe.yaml"))
         data = recipe.get("data") if isinstance(recipe, dict) else None
         facts["data"] = data.get("name") if isinstance(data, dict) else data
     if home is not None and (home / "accuracy.json").is_file():

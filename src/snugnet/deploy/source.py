@@ -14,8 +14,7 @@ from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import NetworkFile, find_network, read_network
 from snugnet.nets.network import build_plan
 from snugnet.nets.tensor_file import read_tensors
-from snugnet.nets.trained import Trained, read_trained
-from snugnet.nets.trained.starts import STARTS, load_start
+from snugnet.nets.trained import STARTS, Trained, load_start, read_trained
 from snugnet.space import zoo
 from snugnet.store import tensors_fingerprint
 

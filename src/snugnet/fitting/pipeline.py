@@ -44,7 +44,7 @@ from snugnet.searching.search import make_method, require_kind, search
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest
 from snugnet.space.space import SearchSpace
-from snugnet.store import Say, StepCache, read_json, write_json
+from snugnet.store import Say, StepCache, read_json, read_memo, write_json, write_memo
 from snugnet.training import train
 from snugnet.units import resource, show
 
@@ -241,12 +241,11 @@ class Pipeline:
         factors = lowered(factors_of(self.result, margins), over)
         for name, share in over.items():
             self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {factors[name]:.1%} of it")
-        write_json(self.folder / "tightened.json", {"of": self._aim(), "factors": factors})
+        write_memo(self.folder / "tightened.json", self._aim(), {"factors": factors})
 
     def _factors(self) -> dict[str, float]:
-        path = self.folder / "tightened.json"
-        saved = read_json(path) if path.exists() else {}
-        return dict(saved["factors"]) if saved.get("of") == self._aim() else {}
+        saved = read_memo(self.folder / "tightened.json", self._aim())
+        return {} if saved is None else dict(saved["factors"])
 
     def _aim(self) -> list[Any]:
         return [self.promised.to_json(), self._hashes(*self._table_files)]

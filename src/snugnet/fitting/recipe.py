@@ -15,17 +15,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from snugnet.data.dataset import Data, load
-from snugnet.errors import BadInput, DamagedFile, SnugnetError, UnknownName
+from snugnet.errors import BadInput, SnugnetError, UnknownName
 from snugnet.evaluate.class_subset import pick_classes, read_class_accuracies, with_classes
 from snugnet.nets.elasticise import space_around
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import load_start
 from snugnet.space.reading import find_space
 from snugnet.space.space import SearchSpace
-from snugnet.store import read_text
+from snugnet.store import parse_yaml, read_text
 from snugnet.training.method import Method
 from snugnet.training.methods import PHASES, RENAMED
 
@@ -298,12 +297,7 @@ def find(word: str, changes: Sequence[str] = ()) -> Recipe:
 
 def read(text: str, changes: Sequence[str] = (), *, origin: str = "recipe") -> Recipe:
     """The recipe in a YAML text."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
-        raise DamagedFile(f"{origin} must be YAML{place}", remedy="Mend the syntax there.") from error
+    value = parse_yaml(text, origin)
     if not isinstance(value, dict):
         raise BadInput(
             f"{origin} must be a mapping with {', '.join(_KNOWN[()])}", value=value, remedy="See a shipped one."
@@ -341,16 +335,9 @@ def change_value(recipe: dict[str, Any], change: str) -> None:
         else:
             raise BadInput(f"{key} must name a value inside a section", value=change, remedy="See the recipe's keys.")
         if last:
-            place[index] = _value(text, change)
+            place[index] = parse_yaml(text, f"--set {change}")
         else:
             place = place[index]
-
-
-def _value(text: str, change: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput("--set takes key=value with a YAML value", value=change, remedy="Quote the value.") from error
 
 
 def unknown_key(kind: str, key: str, known: Sequence[str]) -> SnugnetError:

@@ -19,7 +19,7 @@ from snugnet.fitting.recipe import Recipe, read
 from snugnet.nets.elasticise import elastic
 from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.supernet import Supernet
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import load_start
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
 from snugnet.store import read_text, write_text

@@ -32,8 +32,7 @@ from snugnet.data.dataset import load as load_data
 from snugnet.data.dataset import native_sides
 from snugnet.errors import BadInput
 from snugnet.fitting.recipe import Recipe, read
-from snugnet.nets.trained import Trained
-from snugnet.nets.trained.starts import load_start
+from snugnet.nets.trained import Trained, load_start
 from snugnet.progress import NullProgress, Progress
 
 DEFAULT_TIME = "30min"

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from snugnet.costs.table import CostTable, exact_table, load_table
@@ -24,7 +23,7 @@ from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.space.architecture import Architecture, read_json_form
 from snugnet.space.reading import find_space, space_from_json
 from snugnet.space.space import SearchSpace
-from snugnet.store import as_model, read_json, read_model, read_text
+from snugnet.store import as_model, parse_yaml, read_json, read_model, read_text
 
 _READING_ERRORS: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _COUNTED: Final = ("macs", "params", "memory")
@@ -308,10 +307,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        return _mapping(yaml.safe_load(read_text(path)), path)
-    except yaml.YAMLError as error:
-        raise DamagedFile(f"{path} must be YAML", remedy="Restore the recipe of this run.") from error
+    return _mapping(parse_yaml(read_text(path), str(path)), path)
 
 
 def _mapping(value: Any, path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from snugnet.solve import (
 )
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
-from snugnet.store import fingerprint, read_json, write_json
+from snugnet.store import fingerprint, read_memo, write_memo
 
 AUTHORS_STEP, AUTHORS_MOMENTUM = 0.002, 0.9
 SAVE_EVERY = 5.0  # seconds
@@ -204,21 +204,15 @@ class Bcsfw(SearchMethod):
     def _save(
         self, task: Task, state: FrankWolfeState, trace: list[dict[str, Any]], mean: MeanGradient, file: str
     ) -> None:
-        if task.folder is not None:
-            value = {"of": self._identity(task), "state": state.to_json(), "trace": trace, "mean": mean.to_json()}
-            write_json(task.folder / file, value)
+        values = {"state": state.to_json(), "trace": trace, "mean": mean.to_json()}
+        write_memo(task.folder and task.folder / file, self._identity(task), values)
 
     def _resumed(
         self, task: Task, start: Point, file: str
     ) -> tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]:
-        fresh: tuple[FrankWolfeState, list[dict[str, Any]], MeanGradient]
-        fresh = FrankWolfeState(step=0, point=start), [], MeanGradient()
-        path = None if task.folder is None else task.folder / file
-        if path is None or not path.exists():
-            return fresh
-        value = read_json(path)
-        if not isinstance(value, dict) or value.get("of") != self._identity(task):
-            return fresh  # of another budget, seed or super-network
+        value = read_memo(task.folder and task.folder / file, self._identity(task))
+        if value is None:  # or of another budget, seed or super-network
+            return FrankWolfeState(step=0, point=start), [], MeanGradient()
         return FrankWolfeState.from_json(value["state"]), value["trace"], MeanGradient.from_json(value["mean"])
 
 

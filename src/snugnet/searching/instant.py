@@ -18,7 +18,7 @@ from snugnet.seeds import Seed
 from snugnet.solve import best_choices
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest, sample, smallest
-from snugnet.store import fingerprint, read_json, write_json
+from snugnet.store import fingerprint, read_memo, write_memo
 
 _BATCH = 16  # networks evaluated between two looks at the prediction
 
@@ -69,16 +69,12 @@ class Instant(SearchMethod):
         path = None if task.folder is None else task.folder / "worths.json"
         identity = self._identity(task)
         networks = self._evidence(task)
-        if path is not None and path.exists():
-            try:
-                saved = read_json(path)
-                if isinstance(saved, dict) and saved.get("of") == identity:
-                    return ChoiceEffects.from_json(saved["worths"]), networks[: int(saved["evidence"])], 0
-            except DamagedFile as error:
-                raise DamagedFile(
-                    f"{path} must be as it was written ({error.rule})",
-                    remedy="Delete it: the next search learns it anew.",
-                ) from error
+        try:
+            if (saved := read_memo(path, identity)) is not None:
+                return ChoiceEffects.from_json(saved["worths"]), networks[: int(saved["evidence"])], 0
+        except DamagedFile as error:
+            rule, remedy = f"{path} must be as it was written", "Delete it: the next search learns it anew."
+            raise DamagedFile(f"{rule} ({error.rule})", remedy=remedy) from error
         task.progress.start("learning what choices are worth", self.most_evidence)
         raw = from_paths(task.supernet, task.evaluator.cache, paths=self.paths, limit=self.images, seed=task.seed)
         values: list[float] = []
@@ -97,8 +93,7 @@ class Instant(SearchMethod):
         else:
             effects = corrected(raw, task.supernet.space, networks, values)
         task.progress.stop()
-        if path is not None:
-            write_json(path, {"of": identity, "evidence": len(values), "worths": effects.to_json()})
+        write_memo(path, identity, {"evidence": len(values), "worths": effects.to_json()})
         return effects, networks[: len(values)], raw.images
 
     def _evidence(self, task: Task) -> list[Architecture]:

@@ -20,14 +20,13 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from snugnet.errors import BadSpace, DamagedFile
 from snugnet.space.presets import preset
 from snugnet.space.space import Activation, BlockRules, Head, SearchSpace, Stage, Stem
-from snugnet.store import read_text
+from snugnet.store import parse_yaml, read_text
 
 _RENAMED = {"span": "expand_range", "middle_divisor": "mid_divisor"}  # keys of earlier versions
 
@@ -73,14 +72,7 @@ def find_space(word: str, **options: Any) -> SearchSpace:
 
 def load_space(path: str | Path) -> SearchSpace:
     """The space a YAML file describes."""
-    try:
-        value = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
-        remedy = "Mend the YAML there: brackets, quotes and indentation."
-        raise DamagedFile(f"{path} must be YAML{place}", remedy=remedy) from error
-    return space_from_dict(value, str(path))
+    return space_from_dict(parse_yaml(read_text(path), str(path)), str(path))
 
 
 def space_from_dict(value: Any, origin: str = "space") -> SearchSpace:
