@@ -50,7 +50,7 @@ def test_changes_reach_their_place():
         ("data={}", BadInput, "data.name is required"),
         ("train.phases[0].lr=-1", BadInput, "lr must be positive"),
         ("train", BadInput, "key=value"),
-        ("train.batch=[", BadInput, "YAML value"),
+        ("train.batch=[", DamagedFile, "must be YAML"),
     ],
 )
 def test_mistakes_are_named(change, error, text):
