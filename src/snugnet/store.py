@@ -202,7 +202,7 @@ def unsealed(value: Any, origin: str, what: str) -> dict[str, Any]:
 
 @final
 class Journal:
-    """Work that survives a kill: an append-only file of JSON objects, one a line, each with its own checksum.
+    """Work that survives a kill: an append-only file of JSON objects, one per line, each with its own checksum.
 
     The first line carries the identity of the work. Opening takes over `rows` of the same work, starts the file anew for
     other work, and cuts off what a kill left behind the last whole line, so that appending goes on cleanly. A line damaged

@@ -35,8 +35,8 @@ class Resource:
         return hash(self.name)
 
 
-def _counts(words: tuple[str, ...], size: float, prefixes: dict[str, float]) -> dict[str, float]:
-    return {prefix + word: factor * size for word in words for prefix, factor in prefixes.items()}
+def _counts(names: tuple[str, ...], size: float, prefixes: dict[str, float]) -> dict[str, float]:
+    return {prefix + name: factor * size for name in names for prefix, factor in prefixes.items()}
 
 
 _BYTES: Final = {**_counts(("B",), 1.0, _SI), **_counts(("B",), 1.0, _BINARY)}

@@ -65,8 +65,8 @@ def measure(
     print(f"{len(table.costs)} blocks of {target.name} on {device}, {threads} thread(s), batch {batch}")
     print(f"smallest network {summary['lightest_ms']:.2f} ms, largest {summary['heaviest_ms']:.2f} ms by the table")
     print(
-        f"calibration: ratio {fit['ratio']:.3f}, {fit['overhead_ms'] * 1e3:+.1f} us a block, "
-        f"{fit['edge_ms']:+.3f} ms a million numbers at the edges, margin {fit['margin']:.1%}"
+        f"calibration: ratio {fit['ratio']:.3f}, {fit['overhead_ms'] * 1e3:+.1f} us per block, "
+        f"{fit['edge_ms']:+.3f} ms per million numbers at the edges, margin {fit['margin']:.1%}"
     )
     say(table.origin["message"])
     say(f"wrote {out}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, typer.Option("--count", min=1, help="How many random sub-networks.")]
 Given = Annotated[
-    Path | None, typer.Option("--architectures", help="A file with an architecture a line, instead of random ones.")
+    Path | None, typer.Option("--architectures", help="A file with an architecture per line, instead of random ones.")
 ]
 Against = Annotated[Path | None, typer.Option("--against", metavar="RUN", help="Another run with the same space.")]
 Alone = Annotated[
@@ -130,7 +130,7 @@ def _read(path: Path, space: SearchSpace) -> list[Architecture]:
     lines = [line.strip() for line in read_text(path).splitlines()]
     networks = [parse(line, space) for line in lines if line and not line.startswith("#")]
     if not networks:
-        raise BadInput(f"{path} must hold an architecture a line", remedy="`snugnet rank RUN --json` prints some.")
+        raise BadInput(f"{path} must hold an architecture per line", remedy="`snugnet rank RUN --json` prints some.")
     return networks
 
 

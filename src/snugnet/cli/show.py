@@ -227,9 +227,9 @@ def zoo(
     cells = []
     for row in rows:
         px, mmacs, mparams = _size_cells(row)
-        told, top1, latency = (_figure(row, name) for name in ("mmacs", "top1", "latency_ms"))
+        published_macs, top1, latency = (_figure(row, name) for name in ("mmacs", "top1", "latency_ms"))
         place = row["published"].get("latency_on", "")
-        cells.append([row["name"], row["space"] or "-", px, mmacs, told, mparams, top1, latency, place])
+        cells.append([row["name"], row["space"] or "-", px, mmacs, published_macs, mparams, top1, latency, place])
     columns = ["network", "space", "px", "MMACs", "published", "Mparams", "top-1 %", "latency ms"]
     columns.append("measured by its authors on")
     print_table("Published networks: our counts, the papers' figures", columns, cells, left=2)

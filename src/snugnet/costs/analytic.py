@@ -1,7 +1,7 @@
 """Exact costs that need no device: MACs, parameters, bytes of weights, peak activation memory.
 
 Conventions of counting MACs, both by name:
-- `layers` (AttentiveNAS's, ours): convolutions, squeeze-excite and linear layers, one MAC a weight and output position;
+- `layers` (AttentiveNAS's, ours): convolutions, squeeze-excite and linear layers, one MAC per weight and output position;
   biases, pooling, BN and activations are free. Equals half of what `torch.utils.flop_counter` counts.
 - `tfnas` (TF-NAS's): the same plus one for every bias and one for every element of the final pooling's input.
 

@@ -183,10 +183,10 @@ class BinSampler:
 
     def draw(self, target: int, rng: np.random.Generator, redraws: int = 101) -> tuple[Genes, int]:
         """One architecture and how many draws it took."""
-        wanted, tried = self.filled[target] + self.bins.first, 0
+        goal, tried = self.filled[target] + self.bins.first, 0
         while True:
             genes = self.propose(target, min(_AT_ONCE, redraws - tried), rng)
-            hits = np.flatnonzero(bin_number(self._lookup(genes), self.bins.width) == wanted)
+            hits = np.flatnonzero(bin_number(self._lookup(genes), self.bins.width) == goal)
             if len(hits):
                 return genes.take(hits[:1]), tried + int(hits[0]) + 1
             tried += len(genes)

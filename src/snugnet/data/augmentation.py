@@ -109,7 +109,7 @@ def jittered(images: Tensor, strength: tuple[float, float, float, float], seed: 
 
 
 def mixed(images: Tensor, targets: Tensor, strength: float, seed: Seed) -> tuple[Tensor, Tensor]:
-    """Mixup: every image and target blended with a partner's, one Beta(strength, strength) weight a batch."""
+    """Mixup: every image and target blended with a partner's, one Beta(strength, strength) weight per batch."""
     rng = seed.numpy()
     weight = float(rng.beta(strength, strength))
     partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)

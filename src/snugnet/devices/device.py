@@ -1,4 +1,4 @@
-"""Where a network runs: one small interface, one final class a runtime.
+"""Where a network runs: one small interface, one final class per runtime.
 
 A device takes a torch module and an example input and gives back something that can be run without arguments (`prepare`),
 times such a thing (`time`), and says exactly what it is (`fingerprint`), so that numbers measured on one machine are never

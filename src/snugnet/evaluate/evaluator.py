@@ -179,7 +179,7 @@ class Evaluator:
                 self._scores[parse(row["network"], self.supernet.space), score.images] = score
             except (SnugnetError, KeyError, TypeError, ValueError) as error:
                 raise DamagedFile(
-                    f"{self._journal.path if self._journal else ''} must hold one evaluation a line ({error})",
+                    f"{self._journal.path if self._journal else ''} must hold one evaluation per line ({error})",
                     value=row.get("network"),
                     remedy="Delete the file; networks are then evaluated anew.",
                 ) from error

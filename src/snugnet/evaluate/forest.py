@@ -1,8 +1,8 @@
 """An accuracy predictor: a random forest over an architecture's genes, kept as plain arrays.
 
 scikit-learn grows the trees (100 of them, at most 15 deep, all features at every split: AttentiveNAS's predictor); what is
-kept is four arrays a node and the tree's first node, in a safetensors file that needs neither pickle nor scikit-learn to be
-read. The predictor only ranks networks of about the same cost. `train_predictor` evaluates random sub-networks of a
+kept is four arrays per node and each tree's first node, in a safetensors file that needs neither pickle nor scikit-learn
+to be read. The predictor only ranks networks of about the same cost. `train_predictor` evaluates random sub-networks of a
 super-network (each once, in a journal) and grows the forest from them.
 """
 

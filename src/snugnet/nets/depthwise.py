@@ -85,9 +85,9 @@ class _Depthwise(torch.autograd.Function):
 def _backward(
     gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], *, of_weight: bool
 ) -> Tensor:
-    wanted = [not of_weight, of_weight, False]
+    needed = [not of_weight, of_weight, False]
     both = torch.ops.aten.convolution_backward(
-        gradient, x, weight, None, [stride, stride], list(padding), [1, 1], False, [0, 0], x.shape[1], wanted
+        gradient, x, weight, None, [stride, stride], list(padding), [1, 1], False, [0, 0], x.shape[1], needed
     )
     result: Tensor = both[int(of_weight)]
     return result

@@ -105,12 +105,12 @@ class ElasticBlock(nn.Module):
             c_out=np.array(self.widths)[rows.out_width],
         )
 
-    def many(self, x: Tensor, made: Decisions, most: int, apart: bool) -> Tensor:
+    def many(self, x: Tensor, decisions: Decisions, most: int, apart: bool) -> Tensor:
         """A choice per image; images come in the order of `Decisions.order`; `most` is the widest output among all."""
         pieces = []
-        for operation, start, stop in runs(made.operation):
-            d = made if stop - start == len(made.kernel) else made.take(slice(start, stop))
-            part = x if d is made else x[start:stop]
+        for operation, start, stop in runs(decisions.operation):
+            d = decisions if stop - start == len(decisions.kernel) else decisions.take(slice(start, stop))
+            part = x if d is decisions else x[start:stop]
             groups = d.kernel * 2 + d.wide if apart else d.kernel
             widths = d.mid_channels, d.squeeze_channels
             pieces.append(self.operations[operation].many(part, groups, d.kernel, *widths, most))  # type: ignore[operator]
@@ -121,7 +121,7 @@ class ElasticBlock(nn.Module):
                 return y
             short = x if kind == "identity" else self._pool(x)
             return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
-        return self._add_elastic_shortcut(x, y, made, most)
+        return self._add_elastic_shortcut(x, y, decisions, most)
 
     def relaxed(self, x: Tensor, weights: Tensor) -> Tensor:
         """The mixture of all choices with `weights` [C] or [N, C]."""
@@ -140,10 +140,10 @@ class ElasticBlock(nn.Module):
         short = x if kind == "identity" else self._pool(x)
         return y + (short if self.shortcut is None else F.conv2d(short, self.shortcut.weight))
 
-    def _add_elastic_shortcut(self, x: Tensor, y: Tensor, made: Decisions, most: int) -> Tensor:
-        mask = prefix_mask(made.c_out, most, x)[:, :, None, None]
+    def _add_elastic_shortcut(self, x: Tensor, y: Tensor, decisions: Decisions, most: int) -> Tensor:
+        mask = prefix_mask(decisions.c_out, most, x)[:, :, None, None]
         y = y * mask
-        same = made.c_in == made.c_out
+        same = decisions.c_in == decisions.c_out
         if not self.always and (self.stride > 1 or not same.any()):
             return y
         short = self._pool(x) if self.always else x

@@ -17,13 +17,13 @@ from torch import Tensor
 IntArray = NDArray[np.int64]
 
 
-def reorder(x: Tensor, rows: IntArray, wanted: IntArray) -> Tensor:
+def reorder(x: Tensor, rows: IntArray, target: IntArray) -> Tensor:
     """x holds the features of `rows`; the result holds those of `wanted`, a permutation of them."""
-    if (rows == wanted).all():
+    if (rows == target).all():
         return x
-    places, inverse = np.argsort(rows, kind="stable"), np.argsort(wanted, kind="stable")
+    places, inverse = np.argsort(rows, kind="stable"), np.argsort(target, kind="stable")
     forward, backward = np.empty_like(rows), np.empty_like(rows)
-    forward[inverse] = places  # sorted(wanted)[i] == sorted(rows)[i]
+    forward[inverse] = places  # sorted(target)[i] == sorted(rows)[i]
     backward[places] = inverse
     result: Tensor = _Permute.apply(x, torch.from_numpy(forward).to(x.device), torch.from_numpy(backward).to(x.device))
     return result

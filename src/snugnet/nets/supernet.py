@@ -161,9 +161,9 @@ class Supernet(nn.Module):
         left_rows: list[IntArray] = []
         for position, block in enumerate(blocks):
             leaving = depth[rows] == position
-            made = block.decisions(paths)  # type: ignore[operator]
+            decisions = block.decisions(paths)  # type: ignore[operator]
             apart = int((~leaving).sum()) * x.shape[2] * x.shape[3] >= APART
-            gone, staying = rows[leaving], made.order(rows[~leaving], apart)
+            gone, staying = rows[leaving], decisions.order(rows[~leaving], apart)
             x = reorder(x, rows, np.concatenate([gone, staying]))
             if len(gone):
                 parted, x = x.split([len(gone), len(staying)])
@@ -172,7 +172,7 @@ class Supernet(nn.Module):
             if not len(staying):
                 return torch.cat(left), np.concatenate(left_rows)
             rows = staying
-            x = block.many(x, made.take(rows), most, apart)  # type: ignore[operator]
+            x = block.many(x, decisions.take(rows), most, apart)  # type: ignore[operator]
         if not left:
             return x, rows
         return torch.cat([*left, x]), np.concatenate([*left_rows, rows])
@@ -247,16 +247,16 @@ class ElasticHead(nn.Module):
         head, widths = self.space.head, self.space.stages[-1].widths
         if len(head.widths) == 1 and (len(widths) == 1 or not head.hidden_expand):
             return self.full(x)
-        wanted = np.array(head.widths)[paths.head]
-        hidden = wanted
+        pooled_widths = np.array(head.widths)[paths.head]
+        hidden = pooled_widths
         if self.features is not None:
             hidden = np.array([head.hidden_width(n) for n in widths])[paths.width[:, -1]]
         pooled = self._hidden(x, int(hidden.max())).mean((2, 3)) * prefix_mask(hidden, int(hidden.max()), x)
         if self.features is not None:
-            weight, bias = self.features.weight[: wanted.max(), : hidden.max()], self.features.bias
-            pooled = self.act(F.linear(pooled, weight, None if bias is None else bias[: wanted.max()]))
-            pooled = pooled * prefix_mask(wanted, int(wanted.max()), x)
-        return F.linear(self.dropout(pooled), self.classifier.weight[:, : wanted.max()], self.classifier.bias)
+            weight, bias = self.features.weight[: pooled_widths.max(), : hidden.max()], self.features.bias
+            pooled = self.act(F.linear(pooled, weight, None if bias is None else bias[: pooled_widths.max()]))
+            pooled = pooled * prefix_mask(pooled_widths, int(pooled_widths.max()), x)
+        return F.linear(self.dropout(pooled), self.classifier.weight[:, : pooled_widths.max()], self.classifier.bias)
 
     def _hidden(self, x: Tensor, width: int) -> Tensor:
         conv, norm, act = self.conv.conv, self.conv.norm, self.conv.act

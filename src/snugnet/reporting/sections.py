@@ -177,8 +177,8 @@ def _effects(known: RunNetworks) -> Section:
     for index, stage in enumerate(known.space.stages):
         alpha = [(row - row.mean()).tolist() for row in options[index]]
         beta = (columns.depths[index] - columns.depths[index].mean()).tolist()
-        words = {"name": f"Stage {index + 1}", "choices": _labels(stage), "depths": list(stage.depths)}
-        stages.append({**words, "alpha": alpha, "beta": beta})
+        labels = {"name": f"Stage {index + 1}", "choices": _labels(stage), "depths": list(stage.depths)}
+        stages.append({**labels, "alpha": alpha, "beta": beta})
     return {"stages": stages}
 
 

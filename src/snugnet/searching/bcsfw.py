@@ -278,11 +278,11 @@ class MeanGradient:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MeanGradient:
-        made = cls()
-        made.options = [np.array(row, dtype=float) for row in value["options"]]
-        made.running = [float(x) for x in value["running"]]
-        made.depths = [np.array(row, dtype=float) for row in value["depths"]]
-        return made
+        mean = cls()
+        mean.options = [np.array(row, dtype=float) for row in value["options"]]
+        mean.running = [float(x) for x in value["running"]]
+        mean.depths = [np.array(row, dtype=float) for row in value["depths"]]
+        return mean
 
 
 def _point_to_json(inside: FeasibleSet, point: Point, prefix: str) -> dict[str, Any]:

@@ -77,9 +77,9 @@ class ChoiceEffects:
         return inside.objective(columns.options, columns.depths)
 
     def to_json(self) -> dict[str, Any]:
-        told = {n: None if p is None else vars(p) for n, p in (("prior", self.prior), ("left_out", self.left_out))}
+        checks = {n: None if p is None else vars(p) for n, p in (("prior", self.prior), ("left_out", self.left_out))}
         numbers = {name: getattr(self, name).tolist() for name in _NUMBERS}
-        return {**numbers, "paths": self.paths, "images": self.images, **told}
+        return {**numbers, "paths": self.paths, "images": self.images, **checks}
 
     @classmethod
     def from_json(cls, value: Any) -> ChoiceEffects:

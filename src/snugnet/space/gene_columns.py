@@ -79,11 +79,11 @@ class GeneColumns:
         """The same as `Genes`; free middle widths at `position` [n, stages, depth], or at the start of their range."""
         stages, depth = self.layout.shape
         choice = np.zeros((len(rows), stages, depth), dtype=np.int64)
-        for index, made in enumerate(self._choices):
+        for index, slot in enumerate(self._choices):
             mine = [self._fixed + place for place, (number, _) in enumerate(self._places) if number == index]
             order = [part for number, part in self._places if number == index]
             columns = [rows[:, column] for _, column in sorted(zip(order, mine))]
-            choice[:, made.stage, made.position] = made.choice_at[tuple(columns)]
+            choice[:, slot.stage, slot.position] = slot.choice_at[tuple(columns)]
         return Genes(
             resolution=rows[:, 0].copy(),
             stem=rows[:, 1].copy(),

@@ -47,7 +47,7 @@ def _preset(make: Callable[[_Form], SearchSpace]) -> Preset:
 
 @_preset
 def hardcore(form: _Form) -> SearchSpace:
-    """HardCoRe-NAS as published: five searched stages of 2-4 blocks, twelve configurations a block."""
+    """HardCoRe-NAS as published: five searched stages of 2-4 blocks, twelve configurations per block."""
     acts: Acts = ("relu", "relu", "hard-swish", "hard-swish", "hard-swish")
     return form.space(
         stem=form.stem(32, act="hard-swish"),
@@ -85,13 +85,13 @@ def hardcore_thin(form: _Form) -> SearchSpace:
 
 @_preset
 def tfnas(form: _Form) -> SearchSpace:
-    """TF-NAS: eight operations a layer, depths from 1, middle widths continuous in [2, 4] or [4, 8] x input."""
+    """TF-NAS: eight operations per layer, depths from 1, middle widths continuous in [2, 4] or [4, 8] x input."""
     return _tfnas(form, se=True)
 
 
 @_preset
 def tfnas_wose(form: _Form) -> SearchSpace:
-    """TF-NAS without SE anywhere: four operations a layer."""
+    """TF-NAS without SE anywhere: four operations per layer."""
     return _tfnas(form, se=False)
 
 

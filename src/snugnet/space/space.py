@@ -226,9 +226,9 @@ class Head:
         factor = f"head.hidden_expand must be a factor of at most {MAX_FACTOR:g}"
         _require(0 <= self.hidden_expand <= MAX_FACTOR, factor, self.hidden_expand)
         given = (self.hidden > 0) + (self.hidden_expand > 0)
-        wanted = 1 if self.kind == "pool-conv" else 0
+        needed = 1 if self.kind == "pool-conv" else 0
         rule = "head of kind pool-conv needs hidden or hidden_expand, one of them; conv-pool none"
-        _require(given == wanted, rule, (self.kind, self.hidden, self.hidden_expand))
+        _require(given == needed, rule, (self.kind, self.hidden, self.hidden_expand))
         _require(0 <= self.dropout < 1, "head.dropout must be in [0, 1)", self.dropout)
 
     def hidden_width(self, in_channels: int) -> int:
@@ -327,7 +327,7 @@ def _is_int(value: object) -> bool:
 
 def _require(holds: bool, rule: str, value: object) -> None:
     if not holds:
-        raise BadSpace(rule, value=value, remedy="Correct the space's description.")
+        raise BadSpace(rule, value=value, remedy="Give the space such a value.")
 
 
 def _one_of(name: str, value: str, known: Iterable[str]) -> None:

@@ -285,10 +285,10 @@ def check_plan(network: NetworkSpec) -> None:
     before: StemSpec | BlockSpec = network.stem
     rest: tuple[BlockSpec | HeadSpec, ...] = (*network.blocks, network.head)
     for place, part in enumerate(rest, 1):
-        given = (before.out_channels, before.out_resolution)
-        wanted = (part.in_channels, part.resolution)
-        if given != wanted:
-            rule = f"part {place} must receive the channels and resolution of the part before it, {given}"
-            raise BadInput(rule, value=wanted, remedy="Correct the plan.")
+        output = (before.out_channels, before.out_resolution)
+        own = (part.in_channels, part.resolution)
+        if output != own:
+            rule = f"part {place} must receive the channels and resolution of the part before it, {output}"
+            raise BadInput(rule, value=own, remedy="Give it those, or change the part before it.")
         if not isinstance(part, HeadSpec):
             before = part

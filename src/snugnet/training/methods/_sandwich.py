@@ -105,8 +105,8 @@ class SandwichRule(Method):
             surrogate, value = distil(student, teacher, step.targets, self.label_smoothing)
             step.backward(surrogate)
             values.append(value)
-        told = {"loss": loss.detach(), "smallest": values[-1]}
-        return {**told, "sampled": torch.stack(values[:-1]).mean()} if self.sampled else told
+        metrics = {"loss": loss.detach(), "smallest": values[-1]}
+        return {**metrics, "sampled": torch.stack(values[:-1]).mean()} if self.sampled else metrics
 
 
 @final
