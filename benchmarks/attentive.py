@@ -93,7 +93,7 @@ def part(name: str, seed: int, work: Path) -> dict[str, Any]:
         channels_last=True,
         evaluator=None,
         device="cpu",
-        tensorboard=False,
+        trackers=(),
     )
     trained = time.process_time() - began
     cache, right = ImageCache(data), {}

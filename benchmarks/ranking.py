@@ -65,7 +65,7 @@ class Study:
             "batch": self.recipe.train.batch,
             "channels_last": self.recipe.train.channels_last,
             "threads": threads,
-            "tensorboard": False,
+            "trackers": (),
         }
 
     def supernet(self, kind: str, seed: int) -> Supernet:

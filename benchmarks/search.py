@@ -142,7 +142,7 @@ class Bench:
             began = time.process_time()
             train(
                 supernet, self.data, phases, out=self.work, seed=self.seed, batch=self.setting.batch, threads=1,
-                device="cpu", channels_last=True, evaluator=None, tensorboard=False, checkpoint_seconds=1e9,
+                device="cpu", channels_last=True, evaluator=None, trackers=(), checkpoint_seconds=1e9,
             )  # fmt: skip
             write_json(self.work / "trained.json", {"cpu_seconds": round(time.process_time() - began, 1)})
         supernet.load_state_dict(load_weights(path))

@@ -90,7 +90,7 @@ class Study:
                 channels_last=True,
                 evaluator=watch,
                 eval_times=self.epochs,
-                tensorboard=False,
+                trackers=(),
                 threads=1,
                 device="cpu",
                 checkpoint_seconds=1e9,

@@ -13,7 +13,7 @@ from snugnet.training.gradient_sync import GradientSync, start
 from standin import Plain, Standin, same, toy_data, weights
 
 PHASES = [Bilevel(epochs=2, auto_augment=None), Bilevel(epochs=3, auto_augment="cifar10", second_batch=16)]
-OPTIONS = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "tensorboard": False}
+OPTIONS = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "trackers": ()}
 STEPS = 6  # in an epoch
 
 

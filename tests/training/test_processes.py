@@ -46,7 +46,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
         evaluator=None,
         device="cpu",
         out=tmp_path / "run",
-        tensorboard=False,
+        trackers=(),
     )
     assert result.resumed_at == 32 and same(weights(again), ranks[0])
 

@@ -21,7 +21,7 @@ PHASES = [
 
 def run(out, net=None, **changes):
     net = net or Standin()
-    options = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "tensorboard": False}
+    options = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "trackers": ()}
     result = train(net, toy_data(), PHASES, out=out, **{**options, **changes})
     return net, result
 
@@ -166,7 +166,7 @@ def test_another_start_or_teacher_is_another_run(tmp_path):
     held = weights(finished)
     assert run(tmp_path / "supernet", finished)[1].resumed_at == 36 and same(weights(finished), held)
     method = methods.finetune(epochs=1, auto_augment=None)
-    options = {"batch": 32, "evaluator": None, "device": "cpu", "tensorboard": False, "out": tmp_path / "plain"}
+    options = {"batch": 32, "evaluator": None, "device": "cpu", "trackers": (), "out": tmp_path / "plain"}
     train(Plain(1), toy_data(), method, teacher=Plain(2), **options)
     assert train(Plain(1), toy_data(), method, teacher=Plain(2), **options).resumed_at == 6
     with pytest.raises(BadInput, match="another teacher"):

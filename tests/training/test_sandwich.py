@@ -223,7 +223,7 @@ def test_losses_by_name():
     methods.alpha(alpha_min=0.0).check()
 
 
-OPTIONS = {"batch": 64, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "tensorboard": False}
+OPTIONS = {"batch": 64, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "trackers": ()}
 PHASES = [
     methods.attentive(epochs=2, rows=3000, crop_padding=1, **CALM),
     methods.alpha(epochs=1, **CALM),

@@ -47,7 +47,7 @@ TINY = SearchSpace(
     rules=RULES,
 )
 METHOD = methods.tfnas(epochs=4, weights_only_epochs=1, held_out_batch=16, lr=0.05)
-OPTIONS = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "tensorboard": False}
+OPTIONS = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "trackers": ()}
 BUDGET = {"macs": "50%"}
 
 

@@ -18,7 +18,7 @@ from snugnet.training.optimiser import Average, build, learning_rate
 from standin import SPACE, Plain, Standin, same, toy_data, weights
 
 PLAIN = {"auto_augment": None, "ema": 0.9}
-QUICK = {"batch": 32, "evaluator": None, "device": "cpu", "tensorboard": False}
+QUICK = {"batch": 32, "evaluator": None, "device": "cpu", "trackers": ()}
 
 
 def evaluator(supernet):
@@ -33,9 +33,7 @@ def _ends():
 def test_two_phases_learn_and_tell(tmp_path):
     data, net = toy_data(), Standin()
     phases = [methods.largest(epochs=4, **PLAIN), methods.multipath(epochs=6, curriculum_epochs=2, **PLAIN)]
-    result = train(
-        net, data, phases, out=tmp_path, **{**QUICK, "evaluator": evaluator, "tensorboard": True}, eval_times=2
-    )
+    result = train(net, data, phases, out=tmp_path, **{**QUICK, "evaluator": evaluator, "trackers": None}, eval_times=2)
     steps = data.size("train") // 32
     assert result.steps == 10 * steps and result.images == result.steps * 32
     assert result.accuracies["largest"] >= 0.9 and result.accuracies["smallest"] >= 0.9

@@ -8,7 +8,7 @@ from snugnet.nets.supernet import Supernet
 from snugnet.training import finetune, methods, train
 from standin import SPACE, Plain, Standin, toy_data
 
-QUICK = {"batch": 32, "tensorboard": False, "checkpoint_seconds": 0}
+QUICK = {"batch": 32, "trackers": (), "checkpoint_seconds": 0}
 
 
 @pytest.fixture

@@ -36,6 +36,12 @@ Changes = Annotated[
     ),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads (default: torch's choice).")]
+TrackerNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tracker", help="Who is told beside train.jsonl: tensorboard (default where installed), wandb, mlflow, none."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
 Limits = Annotated[
     list[str],
@@ -68,6 +74,12 @@ def locks_run(verb: Callable[..., None]) -> Callable[..., None]:
             verb(run=run, **options)
 
     return locked
+
+
+def with_trackers(changes: list[str] | None, trackers: list[str] | None) -> list[str]:
+    """The changes of a recipe with those that --tracker stands for."""
+    chosen = [name for name in trackers or [] if name != "none"]
+    return [*(changes or []), *([f"trackers={chosen}"] if trackers else [])]
 
 
 def timing(seconds: float | None, **usual: Any) -> TimingSettings:

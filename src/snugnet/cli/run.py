@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from snugnet.cli.options import Changes, Limits, NewRun, RecipeName, Threads, read_limits, space_of_run
+from snugnet.cli.options import (
+    Changes,
+    Limits,
+    NewRun,
+    RecipeName,
+    Threads,
+    TrackerNames,
+    read_limits,
+    space_of_run,
+    with_trackers,
+)
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.errors import SnugnetError
 from snugnet.progress import RichProgress
@@ -43,13 +53,19 @@ def fit(
     device: Device = None,
     changes: Changes = None,
     threads: Threads = None,
+    tracker: TrackerNames = None,
     json: Json = False,
 ) -> None:
     """The most accurate network within the budgets, from a trained one. Killed at any moment, the same command goes on."""
     from snugnet import fitting
 
     limits = read_limits(budget)
-    options: dict[str, Any] = {"device": device, "start": start, "time": time, "changes": changes or []}
+    options: dict[str, Any] = {
+        "device": device,
+        "start": start,
+        "time": time,
+        "changes": with_trackers(changes, tracker),
+    }
     result = fitting.fit(data, limits, out=out, threads=threads, say=say, progress=RichProgress(), **options)
     lines: dict[str, Any] = result.certificate["budgets"]
     facts = {
@@ -73,12 +89,17 @@ def fit(
 
 
 def run(
-    recipe: RecipeName, out: RunOut = None, changes: Changes = None, threads: Threads = None, json: Json = False
+    recipe: RecipeName,
+    out: RunOut = None,
+    changes: Changes = None,
+    threads: Threads = None,
+    tracker: TrackerNames = None,
+    json: Json = False,
 ) -> None:
     """Measure, train, search, fine-tune, export, certify and report. Killed at any moment, the same command goes on."""
     from snugnet import fitting
 
-    plan = fitting.find(recipe, changes or [])
+    plan = fitting.find(recipe, with_trackers(changes, tracker))
     folder = out or Path("runs") / plan.name
     facts = fitting.fit(plan, out=folder, threads=threads, say=say, progress=RichProgress()).to_json()
     if json:

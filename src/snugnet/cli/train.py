@@ -17,9 +17,11 @@ from snugnet.cli.options import (
     RecipeName,
     RunFolder,
     Threads,
+    TrackerNames,
     locks_run,
     open_for_search,
     read_options,
+    with_trackers,
 )
 from snugnet.cli.printing import Json, print_json, say
 from snugnet.errors import BadInput, UnknownName
@@ -48,6 +50,7 @@ def train(
     changes: Changes = None,
     threads: Threads = None,
     device: Device = None,
+    tracker: TrackerNames = None,
     json: Json = False,
 ) -> None:
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
@@ -57,7 +60,7 @@ def train(
 
     if device not in (None, "auto", "cpu", "cuda"):
         raise UnknownName("device", device, ["auto", "cpu", "cuda"])
-    plan = fitting.find(recipe, changes or [])
+    plan = fitting.find(recipe, with_trackers(changes, tracker))
     data = plan.load_data()
     supernet = runs.first_supernet(plan, data)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun one process speaks for all, and holds the folder
@@ -129,6 +132,7 @@ def finetune(
         progress=RichProgress(),
         budget=_found_for(opened, architecture).to_json(),
         origin=first_supernet(opened.recipe, opened.data) if section.from_start and not section.scratch else None,
+        trackers=opened.recipe.trackers,
     )
     network = run / "network.safetensors"
     if json:

@@ -81,6 +81,7 @@ def finetune_found(
     device: str = "auto",
     budget: dict[str, str] | None = None,
     origin: Supernet | None = None,
+    trackers: Sequence[str] | None = None,
 ) -> Finetuned:
     """Train the found network and write network.safetensors and accuracy.json. `origin`: a super-network whose weights it
     starts from, in place of those of `supernet`, which it must then not fall behind."""
@@ -99,6 +100,7 @@ def finetune_found(
         network = copy.deepcopy(start) if origin is None else extract(origin, architecture).to(device_of(supernet))
         home = _home(folder, supernet, architecture, section)
         options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "device": device}
+        options["trackers"] = trackers
         options["start"] = home.name  # recalibration has other last bits with other threads: the name says what it is
         train(network, data, method, out=home, batch=section.batch, teacher=teacher, progress=progress, **options)
         reached = accuracy(network, images)

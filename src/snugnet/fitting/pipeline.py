@@ -46,6 +46,7 @@ from snugnet.space.sampling import largest
 from snugnet.space.space import SearchSpace
 from snugnet.store import Say, StepCache, read_json, read_memo, write_json, write_memo
 from snugnet.training import train
+from snugnet.training.trackers import check_trackers
 from snugnet.units import resource, show
 
 _SHOWN = (  # what the page shows: it is made again when any of them changed
@@ -69,6 +70,7 @@ class Pipeline:
         separate = any(method.separate for method in recipe.train.methods())
         require_kind(make_method(recipe.search.method, recipe.search.options), separate=separate)
         finetune_method(recipe.finetune).check()
+        check_trackers(recipe.trackers)
         self.data = recipe.load_data()
         self.space = recipe.build_space(self.data)
         exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
@@ -391,6 +393,7 @@ class Pipeline:
                     progress=self.progress,
                     budget=self.promised.to_json(),
                     origin=self._start() if section.from_start and not section.scratch else None,
+                    trackers=self.recipe.trackers,
                 )
             )
 
@@ -452,6 +455,7 @@ def train_recipe(recipe: Recipe, supernet: Supernet, data: Any, out: Path, **opt
             "channels_last": section.channels_last,
             "eval_times": section.eval_times,
             "checkpoint_seconds": section.checkpoint_seconds,
+            "trackers": recipe.trackers,
             **options,
         },
     )

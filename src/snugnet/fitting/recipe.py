@@ -27,6 +27,7 @@ from snugnet.space.space import SearchSpace
 from snugnet.store import parse_yaml, read_text
 from snugnet.training.method import Method
 from snugnet.training.methods import PHASES, RENAMED
+from snugnet.training.trackers import NAMES as TRACKERS
 
 
 class Section(BaseModel):
@@ -203,6 +204,7 @@ class Recipe(Section):
     devices: dict[str, MeasureSection] = Field(default_factory=dict)  # label -> where `latency@label` is measured
     search: SearchSection = SearchSection()
     finetune: FinetuneSection = FinetuneSection()
+    trackers: tuple[Literal[TRACKERS], ...] | None = None  # type: ignore[valid-type]  # None: TensorBoard where it is installed
 
     @model_validator(mode="after")
     def _one_space(self) -> Recipe:

@@ -109,7 +109,7 @@ def transfer(
     images = at_home(load(data, resolution=file.plan.resolution) if isinstance(data, str) else data, file)
     about = [file.weights_sha256, images.identity(), settings.batch, settings.dropout, seed]
     common: dict[str, Any] = {"seed": seed, "batch": settings.batch, "threads": threads, "device": device}
-    common |= {"progress": progress or NullProgress(), "evaluator": None, "tensorboard": False}
+    common |= {"progress": progress or NullProgress(), "evaluator": None, "trackers": ()}
 
     def trained(lr: float, decay: float, epochs: int, split: str) -> Network:
         method = settings.method(lr, decay, epochs, split)

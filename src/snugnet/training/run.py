@@ -31,6 +31,7 @@ from snugnet.training import checkpoint, gradient_sync, methods
 from snugnet.training.checkpoint import Checkpointer, Latest, weights_name
 from snugnet.training.loop import Loop, Options
 from snugnet.training.method import Method
+from snugnet.training.trackers import TrackedRun, Tracker, Trackers, check_trackers
 from snugnet.training.train_log import TrainLog
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def train(
     evaluator: Curves | str | None = "default",
     eval_times: int = 10,
     checkpoint_seconds: float = 20.0,
-    tensorboard: bool = True,
+    trackers: Sequence[str | Tracker] | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train `model` in place with one method or several phases.
@@ -85,6 +86,8 @@ def train(
     costs.
     A folder goes on only from the weights and the teacher it began with, told apart by their bits; a caller that computes
     both from something else (and may get other last bits on another machine) names that in `start` instead.
+    `trackers` (tensorboard, wandb, mlflow, or objects with `log(step, values)`) are told what train.jsonl is; None is
+    TensorBoard where it is installed.
     `evaluator(model)` gives the accuracies to watch, `eval_times` in a phase; None turns it off. The model and the teacher
     stay on the device they were trained on: the first of their parameters says which.
     """
@@ -102,6 +105,7 @@ def train(
     with _threads(threads):
         fabric = gradient_sync.start(device, precision)
         _check(model, data, phases, options, fabric.world_size)
+        check_trackers(trackers)
         folder = None if out is None else Path(out)
         if folder is not None and fabric.is_global_zero:
             check_writable(folder / "state" / "any")
@@ -116,18 +120,20 @@ def train(
         score = training_curves(model, data) if isinstance(evaluator, str) else evaluator
         frozen = _frozen(fabric, teacher)
         loop = Loop(fabric, model, data, options, checkpointer, train_log, score, frozen, tables or {}, limits)
-        latest = checkpointer.find(resume)
+        latest, ended = checkpointer.find(resume), False
         try:
             if train_log is not None:
                 title = "training " + " + ".join(phase.name for phase in phases)
                 done = latest.checkpoint is not None and latest.checkpoint.position.phase == len(phases)
                 steps = sum(loop.steps(phase) for phase in phases)
-                train_log.start(title, steps, tensorboard=tensorboard and not done)
+                told = Trackers(trackers, TrackedRun(folder=folder, settings=recipe))
+                train_log.start(title, steps, None if done else told)
             gradient_sync.share(fabric, model.state_dict().values())
             loop.run(phases, latest.checkpoint)
+            ended = True
         finally:
             if train_log is not None:
-                train_log.close()
+                train_log.close(failed=not ended)
         return _result(fabric, model, loop, checkpointer, train_log, latest, phases, folder, batch)
 
 

@@ -1,4 +1,4 @@
-"""What a run tells: train.jsonl (a line now and then), TensorBoard if it is installed, and the progress bar.
+"""What a run tells: train.jsonl (a line now and then), the trackers beside it, and the progress bar.
 
 The log belongs to the state: a checkpoint stores its length and the sums since its last line, and a resumed run cuts
 the file back to that length, so that no step is told twice.
@@ -6,7 +6,6 @@ the file back to that length, so that no step is told twice.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import time
@@ -16,6 +15,7 @@ from typing import Any, final
 
 from snugnet.errors import FileTrouble
 from snugnet.progress import Progress
+from snugnet.training.trackers import Trackers
 
 
 @final
@@ -23,24 +23,22 @@ class TrainLog:
     """Means of the metrics since the last line, and the places they are told at."""
 
     def __init__(self, out: Path | None, progress: Progress) -> None:
-        self._out = out
         self._path = None if out is None else out / "train.jsonl"
         self._progress = progress
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}  # some metrics are not told in every step
         self._images = 0
         self._clock = time.perf_counter()
-        self._board: Any = None
+        self._trackers: Trackers | None = None
         self.accuracies: dict[str, float] = {}
         self.loss = float("nan")
         self._last = ""
 
-    def start(self, title: str, steps: int, *, tensorboard: bool) -> None:
+    def start(self, title: str, steps: int, trackers: Trackers | None) -> None:
+        if trackers is not None:
+            trackers.open()
+            self._trackers = trackers
         self._progress.start(title, steps)
-        if tensorboard and self._out is not None and importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self._out / "tensorboard"))
         self._restart_clock()
 
     def add(self, metrics: Mapping[str, float], images: int) -> None:
@@ -92,10 +90,10 @@ class TrainLog:
             with self._path.open("rb+") as stream:
                 stream.truncate(min(int(state["bytes"]), self._path.stat().st_size))
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self._progress.stop()
-        if self._board is not None:
-            self._board.close()
+        if self._trackers is not None:
+            self._trackers.close(failed=failed)
 
     def _write(self, values: Mapping[str, Any]) -> None:
         if self._path is None:
@@ -109,6 +107,5 @@ class TrainLog:
             ) from error
 
     def _scalars(self, place: Mapping[str, Any], values: Mapping[str, float]) -> None:
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, int(place["total"]))
+        if self._trackers is not None:
+            self._trackers.log(int(place["total"]), values)
