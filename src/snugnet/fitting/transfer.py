@@ -141,10 +141,10 @@ def with_classes(network: Network, classes: int, dropout: float, seed: int) -> N
     plan = replace(network.plan, head=replace(network.plan.head, classes=classes, dropout=dropout))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seed(seed).fold_in("classifier").number())
-        network = build_plan(plan)
+        fresh = build_plan(plan)
     kept = {n: t for n, t in network.state_dict().items() if not n.startswith("head.classifier.")}
-    network.load_state_dict(kept, strict=False)
-    return network
+    fresh.load_state_dict(kept, strict=False)
+    return fresh
 
 
 def at_home(data: Data, file: NetworkFile) -> Data:
