@@ -3,8 +3,9 @@
     python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
                                        [--work FOLDER] [--out FILE.json] [--quick]
 
-For every data set a few super-networks of a thin space are trained from scratch. At ten limits of MACs (exact, so no table
-takes part) every method searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of
+For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
+than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
+searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of
 what others evaluated. Held-out images are halved: methods see one part, their networks are judged by the other, and once by
 test images, which decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
 
@@ -40,7 +41,7 @@ from snugnet.evaluate.scoring import Score
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress
 from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchMethod
-from snugnet.searching.adaptive import Belief, make_prior
+from snugnet.searching.adaptive import Belief, balanced_point, gradient, make_prior
 from snugnet.searching.choice_effects import agreement, from_paths
 from snugnet.searching.context import Task, search_context
 from snugnet.searching.objective import RelaxedObjective, prepared
@@ -58,7 +59,7 @@ from brute_force import enumerate_choices
 from search_summary import markdown, regret_summary, summary
 
 BUDGETS = 10
-PART_IMAGES = 500  # that judge each network of an enumerated part
+PART_IMAGES = 2000  # that judge each network of an enumerated part
 FW_STEPS = 60  # of 64 images each, beside the networks that count
 
 
@@ -76,9 +77,9 @@ class Setting:
 
 
 SETTINGS = {
-    "digits": Setting(16, 865, 288, 289, 355, (8, 16), 32),
-    "fashion-mnist": Setting(20, 6000, 500, 2500, 2500, (3, 6)),
-    "cifar10": Setting(32, 8000, 500, 2500, 2500, (4, 8)),
+    "digits": Setting(16, 722, 360, 360, 355, (30, 60), 32),
+    "fashion-mnist": Setting(20, 20000, 1000, 4000, 5000, (4, 8)),
+    "cifar10": Setting(32, 20000, 1000, 4000, 5000, (4, 8)),
 }
 QUICK = Setting(16, 400, 64, 128, 128, (1, 1))
 
@@ -238,12 +239,14 @@ class Bench:
         layout = Layout(space)
         rows = layout.features(layout.encode(drawn))
         told: dict[str, Any] = {"networks": len(drawn), "seen_with_judged": vars(agreement(seen, judged))}
+        points = {"uniform": uniform_point(layout), "balanced": balanced_point(space)}
         with prepared(self.supernet):
-            prior, _ = make_prior(task, 3, 64)
-            for kind in ("sampled", "expected"):
-                for loss in ("plain", "calibrated"):
-                    effects = gradient_effects(task, kind, calibrated=loss == "calibrated")
-                    told[f"gradients {kind} {loss}"] = vars(agreement(rows @ effects, judged))
+            prior, _ = make_prior(task, Adaptive().passes, Adaptive().batch)
+            for where, point in points.items():
+                for kind in ("sampled", "expected"):
+                    for loss in ("plain", "calibrated"):
+                        effects = gradient_effects(task, point, kind, calibrated=loss == "calibrated")
+                        told[f"gradients {where} {kind} {loss}"] = vars(agreement(rows @ effects, judged))
             paths = from_paths(self.supernet, self.seen.cache, paths=12, limit=500, seed=self.seed).value
             told["path regression"] = vars(agreement(rows @ paths, judged))
         told["prior"] = vars(agreement(rows @ np.array(prior.effects), judged))
@@ -299,7 +302,7 @@ def split(data: Data, setting: Setting) -> tuple[Data, Data]:
 def macs_budgets(supernet: Supernet) -> list[dict[str, str]]:
     table = exact_table(supernet.space, "macs")
     low, high = cheapest(supernet.space, table).cost, dearest(supernet.space, table).cost
-    return [{"macs": f"{low + share * (high - low):.0f}MACs"} for share in np.linspace(0.08, 0.8, BUDGETS)]
+    return [{"macs": f"{low + share * (high - low):.0f}MACs"} for share in np.geomspace(0.04, 0.6, BUDGETS)]
 
 
 def part_of(supernet: Supernet, choices: int) -> Supernet:
@@ -317,21 +320,15 @@ def part_of(supernet: Supernet, choices: int) -> Supernet:
     return part.eval()
 
 
-def gradient_effects(task: Task, kind: Any, *, calibrated: bool, passes: int = 3) -> np.ndarray:
-    """Effects of columns by the gradient at the balanced point, of logits as they are or at their best scale."""
-    layout = Layout(task.supernet.space)
-    stages = task.supernet.space.stages
+def uniform_point(layout: Layout) -> tuple[list[np.ndarray], list[np.ndarray]]:
     alpha = [np.full(n, 1.0 / n) for n in (len(layout.choices(*slot)) for slot in layout.slots)]
-    beta = [np.full(len(stage.depths), 1.0 / len(stage.depths)) for stage in stages]
-    running = [float((np.array(stages[s].depths) > d).mean()) for s, d in layout.slots]
+    return alpha, [np.full(len(stage.depths), 1.0 / len(stage.depths)) for stage in layout.space.stages]
+
+
+def gradient_effects(task: Task, point: Any, kind: Any, *, calibrated: bool, passes: int = 16) -> np.ndarray:
+    """Effects of columns by the gradient at a point, of logits as they are or at their best scale."""
     objective = RelaxedObjective(task.supernet, task.evaluator.cache, batch=64, kind=kind, seed=task.seed)
-    if calibrated:
-        objective.calibrate(alpha, beta)
-    total = np.zeros(layout.columns)
-    for step in range(passes):
-        _, by_slot, by_stage = objective(alpha, beta, step)
-        total -= np.concatenate([*((g - g.mean()) / share for g, share in zip(by_slot, running)), *by_stage])
-    return total
+    return gradient(objective, Layout(task.supernet.space), point, passes, calibrated=calibrated)[1]
 
 
 def collected(
@@ -381,7 +378,7 @@ def main() -> None:
     if chosen.quick:
         sets, counts, seeds = sets[:1], [12], [0, 1]
     benches: dict[tuple[str, int], Bench] = {}
-    for kind in () if chosen.collect else (str(counts[0]), "correlations", "regret", *map(str, counts[1:])):
+    for kind in () if chosen.collect else (str(counts[0]), "regret", "correlations", *map(str, counts[1:])):
         for name in sets:
             for seed in seeds:
                 if (name, seed) not in benches:

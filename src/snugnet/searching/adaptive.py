@@ -1,7 +1,9 @@
 """Adaptive search: every evaluation sharpens a posterior of choice effects, and the exact solver says what to evaluate next.
 
-1. *Prior.* The gradient of the calibrated loss at the balanced point of the space: a linear model of networks for a few
-   backward passes, kept in the run. Without limits, so that one model serves all budgets and a larger one is never worse.
+1. *Prior.* The gradient of the calibrated loss at a balanced point: a linear model of networks for some backward passes,
+   kept in the run. The point costs a third of what the uniform one does above the cheapest network (`_PRIOR_AT`): gradients
+   at the uniform mixture itself say little of real networks (docs/LOG.md). Whatever the limits, it is the same point, so
+   that one model serves all budgets and a larger one is never worse.
 2. *Loop.* All evaluations the run holds are evidence, inside the limits or not. A draw from the posterior of effects has an
    exact best network within the limits (one integer programme per input resolution; where costs do not add up, mutation and
    crossover propose); it is evaluated and the posterior fitted again. It ends at `evaluations`, or when proposals have
@@ -20,27 +22,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch.nn.functional as F
 
+from snugnet.budgets import feasible
 from snugnet.errors import BadInput
 from snugnet.evaluate.scoring import Answers, Score, best_scale, subnetwork_answers
 from snugnet.searching.choice_effects import agreement
 from snugnet.searching.context import Outcome, SearchContext, SearchMethod, Task
 from snugnet.searching.objective import Floats, RelaxedObjective
 from snugnet.seeds import Seed
-from snugnet.solve import EffectsPosterior, best_choices
+from snugnet.solve import EffectsPosterior, balanced_start, best_choices
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample
 from snugnet.space.space import SearchSpace
 from snugnet.store import fingerprint, read_json, write_json
 
-_INITIAL = 8  # networks of random effects, where the run knows fewer
+_PRIOR_AT = 0.35  # MACs of the balanced point: this share of the way from the cheapest network to the uniform mixture
+_RARE = 0.1  # a slot that runs for a smaller share of images counts as if it ran for this one: hardly anything is known
+_INITIAL = 8  # networks of the prior's effects and random ones together, where the run knows fewer
 _DRAWS = 4  # of the posterior, before the next best by its mean is taken
 _CALM = 3  # proposals in a row without a prospect that end the loop
 _WORTH_OF_DRAWS = 32  # an expected improvement is believed as a mean over this many draws would be
@@ -58,7 +62,7 @@ class Adaptive(SearchMethod):
     evaluations: int = 30
     further: int = 10
     finalists: int = 8
-    passes: int = 3  # of the prior: batches that are differentiated
+    passes: int = 24  # of the prior: batches that are differentiated, no more than the held-out images fill
     batch: int = 64
     explore: float = 1.0  # scale of draws around the posterior mean; 0: the mean itself
     stop_early: bool = True  # False: all `evaluations`, also where nothing better is expected
@@ -69,7 +73,7 @@ class Adaptive(SearchMethod):
             raise BadInput(
                 "further, finalists, passes and batch must be positive, evaluations and explore not negative",
                 value=(*counts, self.explore),
-                remedy="Try 30, 10, 8, 3, 64 and 1.",
+                remedy="Try 30, 10, 8, 24, 64 and 1.",
             )
         prior, images = self._prior(task)
         belief = Belief(task.supernet.space, prior)
@@ -146,7 +150,7 @@ class Adaptive(SearchMethod):
 
     def _prior(self, task: Task) -> tuple[Prior, int]:
         """The prior of these weights, from the run or made now; and the images it took now."""
-        identity = fingerprint(["prior/1", self.passes, self.batch, task.seed, task.evaluator.identity()])
+        identity = fingerprint(["prior/2", self.passes, self.batch, task.seed, task.evaluator.identity()])
         path = None if task.folder is None else task.folder / "prior.json"
         saved = {} if path is None else _saved(path)
         if saved.get("of") == identity:
@@ -179,6 +183,7 @@ class Prior:
 def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
     """The calibrated gradient at the balanced point of the space, as effects of columns; and the images it took."""
     space, images = task.supernet.space, 0
+    fill = -(-task.evaluator.first_images // batch)
     effects: list[float] | None = None
     if not Layout(space).at(space.resolutions[0]).why_not_additive:
         parts, losses = [], []
@@ -191,7 +196,8 @@ def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
                 seed=task.seed,
                 resolution=resolution,
             )
-            loss, columns = _gradient(objective, Layout(space).at(resolution), passes)
+            layout = Layout(space).at(resolution)
+            loss, columns = gradient(objective, layout, balanced_point(layout.space), min(passes, fill))
             parts.append(columns)
             losses.append(loss)
             images += objective.images
@@ -201,21 +207,38 @@ def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
     return Prior(effects=effects, shared=shared), images + more
 
 
-def _gradient(objective: RelaxedObjective, layout: Layout, passes: int) -> tuple[float, Floats]:
-    """Mean loss and effects of columns (greater is better) at the balanced point: all depths and choices equally likely.
+def gradient(
+    objective: RelaxedObjective,
+    layout: Layout,
+    point: tuple[list[Floats], list[Floats]],
+    passes: int,
+    *,
+    calibrated: bool = True,
+) -> tuple[float, Floats]:
+    """Mean loss and effects of columns (greater is better) at a relaxed point: alpha and beta.
 
     An option's gradient is that of the share of images that run its slot: divided by it, its effect where it runs."""
-    alpha = [np.full(n, 1.0 / n) for n in (len(layout.choices(*slot)) for slot in layout.slots)]
-    beta = [np.full(len(stage.depths), 1.0 / len(stage.depths)) for stage in layout.space.stages]
-    running = [float((np.array(layout.space.stages[s].depths) > d).mean()) for s, d in layout.slots]
-    objective.calibrate(alpha, beta)
+    alpha, beta = point
+    running = [float(beta[s][np.array(layout.space.stages[s].depths) > d].sum()) for s, d in layout.slots]
+    if calibrated:
+        objective.calibrate(alpha, beta)
     losses, totals = [], np.zeros(sum(map(len, alpha)) + sum(map(len, beta)))
     for step in range(passes):
         loss, by_slot, by_stage = objective(alpha, beta, step)
-        options = [(g - g.mean()) / share for g, share in zip(by_slot, running)]
+        options = [(g - float(g @ a)) / max(share, _RARE) for g, a, share in zip(by_slot, alpha, running)]
         totals += np.concatenate([*options, *by_stage])
         losses.append(loss)
     return float(np.mean(losses)), -totals / passes
+
+
+def balanced_point(space: SearchSpace) -> tuple[list[Floats], list[Floats]]:
+    """alpha and beta, balanced within the MACs of `_PRIOR_AT`; uniform where the space has no such point."""
+    whole = feasible(space, [], {"macs": "100%"})
+    uniform = whole.problem.uniform()
+    low = whole.problem.cost(whole.problem.cheapest("macs"))["macs"]
+    limit = low + _PRIOR_AT * (whole.problem.expected_cost(uniform)["macs"] - low)
+    inside = whole.problem.with_limits({"macs": limit})
+    return whole.spread(balanced_start(inside).value if limit > low else uniform)
 
 
 def _shared_noise(task: Task) -> tuple[float, int]:
@@ -264,15 +287,10 @@ class Belief:
         self.scores[network], self._posterior = score, None
 
     def rows(self, networks: Sequence[Architecture]) -> Floats:
-        """[n, columns]: those of the layout, and stem, head and stage widths where there is a choice."""
+        """[n, columns] of the layout."""
         missing = [a for a in dict.fromkeys(networks) if a not in self._rows]
         if missing:
-            genes, space = self._layout.encode(missing), self.space
-            parts = [self._layout.features(genes)]
-            decisions = [(genes.stem, space.stem.widths), (genes.head, space.head.widths)]
-            decisions += [(genes.width[:, s], stage.widths) for s, stage in enumerate(space.stages)]
-            parts += [column[:, None] == np.arange(len(widths)) for column, widths in decisions if len(widths) > 1]
-            self._rows |= zip(missing, np.concatenate(parts, axis=1).astype(float))
+            self._rows |= zip(missing, self._layout.features(self._layout.encode(missing)))
         return np.array([self._rows[a] for a in networks])
 
     @property
@@ -287,19 +305,21 @@ class Belief:
     def _fit(self, values: list[float], errors: list[float]) -> EffectsPosterior:
         return EffectsPosterior.fit(self.rows(list(self.scores)), values, errors, self._prior.effects)
 
-    @cached_property
-    def columns(self) -> int:
-        widths = [self.space.stem.widths, self.space.head.widths, *(stage.widths for stage in self.space.stages)]
-        return self._layout.columns + sum(len(row) for row in widths if len(row) > 1)
-
     def draw(self, rng: np.random.Generator, explore: float) -> Floats:
-        """Effects per column: from the posterior; the prior's, then random ones, while there is too little evidence."""
+        """Effects per column: from the posterior; while there is too little evidence the prior's, then the prior's and
+        random ones in equal parts."""
         if len(self.scores) < _INITIAL:
-            if not self.scores and self._prior.effects is not None:
-                return np.array(self._prior.effects)
-            return rng.normal(size=self.columns)
+            first = not self.scores and self._prior.effects is not None
+            noise = np.zeros(self._layout.columns) if first else rng.normal(size=self._layout.columns)
+            return self._scaled_prior() + noise
         mean = self.posterior.mean
         return mean + explore * (self.posterior.draw(rng) - mean)
+
+    def _scaled_prior(self) -> Floats:
+        """The prior's effects with a mean square of 1; zeros where there are none."""
+        effects = np.zeros(self._layout.columns) if self._prior.effects is None else np.array(self._prior.effects)
+        scaled: Floats = effects / max(float(np.sqrt(np.mean(effects**2))), 1e-12)
+        return scaled
 
     def means(self) -> dict[Architecture, float]:
         """The posterior mean of every evaluated network's score: its own evaluations and the model together."""
