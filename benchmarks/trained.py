@@ -3,16 +3,17 @@
 
 CIFAR-10 with few images (5,000 for training; we hold a fifth out to search by), EfficientNet-Lite0's ImageNet weights,
 latency budgets as shares of the original's measured latency at `--resolution`. Contestants, each trained on the same number
-of images in all (teachers and super-networks included in ours; a frozen teacher only answers):
+of images in all (teachers and super-networks included in ours; a frozen teacher only answers, and rivals may have it too):
 
 - `snugnet`: the space around the network, trained, searched within the budget, the found network trained with its teacher;
-- `resolution`: the original at the largest resolution that fits as measured;
-- `pruned`: the original at its resolution, pruned by Torch-Pruning (L1, uniform ratio, bisected until it fits as measured);
-- `nothing`: a super-network of the low-resolution HardCoRe space (half width, the images' own side) from random weights,
-  with phases of its own.
+- `resolution`: the original at the largest resolution that fits as measured (every fourth pixel is tried);
+- `pruned`: the original, pruned by Torch-Pruning until it fits as measured;
+- `nothing`: a super-network of the low-resolution HardCoRe space (the widest of two that fits, the images' own side) from
+  random weights, with phases of its own.
 
-Phases and shares of ours are those of `snugnet fit` for as many image-steps (`fitting.starting.schedule`). Test images are
-looked at once, at the end of each contestant. Finished parts are kept in `--work` and not done again.
+Phases and shares of ours are those of `snugnet fit` for as many image-steps (`fitting.starting.schedule`). Settings of the
+rivals are chosen on held-out training images (`trained_rivals.py`). Test images are looked at once, at the end of each
+contestant. Finished parts are kept in `--work` and not done again; `--choose` only chooses the rivals' settings.
 With `--design` 3,000 training images that nobody trains on stand in for the test images: for choosing settings.
     pip install torch-pruning   # for `pruned`
 """
@@ -32,16 +33,19 @@ from typing import Any
 import torch
 
 import snugnet as sn
+from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import InMemory
 from snugnet.devices.timing import TimingSettings, time_subjects
 from snugnet.evaluate.scoring import ImageCache, accuracy, subnetwork
 from snugnet.fitting.finetuning import AtResolution
-from snugnet.fitting.measured import MeasuredLoop
+from snugnet.fitting.measured import MeasuredLoop, Round
 from snugnet.fitting.runs import fresh_supernet
-from snugnet.fitting.starting import FEATURES, SHORT, schedule
+from snugnet.fitting.starting import schedule
 from snugnet.nets import Network, build
+from snugnet.nets.extraction import folded
 from snugnet.nets.trained import load_start
 from snugnet.space.sampling import largest
+from trained_rivals import MIDDLE, Settings, choose, pruned, resolution_only
 
 FROM_NOTHING = {"largest": 0.40, "multipath": 0.25, "finetune": 0.35}
 CALM = {"mixup": 0, "auto_augment": None}
@@ -87,71 +91,79 @@ class Bench:
 
     def original(self, resolution: int) -> Network:
         """The start with ten classes, for images of this size."""
-        supernet = sn.elastic(
-            self.start, resolutions=(resolution,), classes=10, expands=(1,), kernels=False, depth=False
-        )
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            choices: dict[str, Any] = {"expands": (1,), "kernels": False, "depth": False}
+            supernet = sn.elastic(self.start, resolutions=(resolution,), classes=10, **choices)
         return sn.extract(supernet, largest(supernet.space))
 
-    def finetuned(
-        self, network: torch.nn.Module, resolution: int, images: float, *, teacher: Any = None, **options: Any
-    ) -> float:
-        """Accuracy on the test images after training on all `--images` for `images` image-steps."""
-        data = self.data(resolution)
-        epochs = max(1, round(images / data.size("train+val")))
-        crop = {"crop_padding": resolution // 8, **CALM}
-        method = sn.methods.finetune(**{"epochs": epochs, "lr": 0.02, "distill": 0.0, **crop, **options})
-        sn.train(
-            network, data, replace(method, split="train+val"), batch=BATCH, seed=self.seed, channels_last=True,
-            evaluator=None, threads=self.asked.threads, teacher=teacher,
+    def teacher(self) -> AtResolution:
+        """The published network at the largest resolution of ours: only its features mean anything here."""
+        return AtResolution(folded(self.original(max(_resolutions(self.asked)))))
+
+    def train(self, network: torch.nn.Module, side: int, images: float, *, lr: float, features: float = 0.0) -> None:
+        """On all `--images` for `images` image-steps: the same loop for all."""
+        data = self.data(side)
+        method = sn.methods.finetune(
+            epochs=images / data.size("train+val"), lr=lr, distill=0.0, distill_features=features,
+            crop_padding=side // 8, split="train+val", **CALM,
         )  # fmt: skip
-        return accuracy(network, data, "test")
+        sn.train(
+            network, data, method, batch=BATCH, seed=self.seed, channels_last=True, evaluator=None,
+            threads=self.asked.threads, teacher=self.teacher() if features else None,
+        )  # fmt: skip
+
+    def accuracy(self, network: torch.nn.Module, side: int) -> float:
+        return accuracy(network, self.data(side), "test")
 
 
-def resolution_only(bench: Bench, limit: float) -> dict[str, Any]:
-    for side in range(bench.asked.resolution, 15, -8):
-        network = bench.original(side)
-        if (ms := bench.ms(network, side)) <= limit:
-            reached = bench.finetuned(network, side, bench.asked.steps)
-            return {"accuracy": reached, "ms": ms, "resolution": side}
-    return {"accuracy": None, "reason": "no resolution fits"}
+def snugnet(bench: Bench, limit: float, _: Settings) -> dict[str, Any]:
+    """Ours: found by a super-network trained for a part of the image-steps, then as `snugnet fit` goes on."""
+    data = bench.data(max(_resolutions(bench.asked)))
+    phases, finetune, _choices = schedule(data.size("train"), bench.asked.steps, data.about.resolution)
+    methods = [sn.methods.METHODS[row.pop("method")](**row) for row in phases]
+    home = bench.work / "snugnet"
+    supernet = _trained(bench, _elastic(bench), data, methods, home)
+    found = _found(bench, supernet, data, limit, home, _table(bench, supernet, "snugnet"))
+    if not isinstance(found, Round):
+        return found
+    architecture, options = found.result.architecture, finetune["options"]
+    spent = sum(method.epochs for method in methods) * data.size("train")
+    network = sn.extract(_elastic(bench), architecture)
+    side, rates = architecture.resolution, {"lr": options["lr"], "features": options["distill_features"]}
+    bench.train(network, side, bench.asked.steps - spent, **rates)
+    inherited = accuracy(
+        subnetwork(supernet, architecture, ImageCache(data)), bench.data(architecture.resolution), "val"
+    )
+    return _row(found, limit, bench.accuracy(network, side), bench.asked.steps) | {"inherited_val": inherited}
 
 
-def pruned(bench: Bench, limit: float) -> dict[str, Any]:
-    import torch_pruning as tp
-
-    side = bench.asked.resolution
-
-    def cut(ratio: float) -> torch.nn.Module:
-        network = bench.original(side).eval()
-        tp.pruner.BasePruner(
-            network,
-            torch.zeros(1, 3, side, side),
-            importance=tp.importance.GroupMagnitudeImportance(p=1),
-            pruning_ratio=ratio,
-            ignored_layers=[network.head.classifier],
-            round_to=8,
-        ).step()
-        return network
-
-    low, high, best = 0.0, 0.9, None
-    for _ in range(6):
-        ratio = (low + high) / 2
-        ms = bench.ms(cut(ratio), side)
-        low, high = (low, ratio) if ms <= limit else (ratio, high)
-        best = (ratio, ms) if ms <= limit else best
-    if best is None:
-        return {"accuracy": None, "reason": "no ratio fits"}
-    reached = bench.finetuned(cut(best[0]), side, bench.asked.steps)
-    return {"accuracy": reached, "ms": best[1], "ratio": best[0]}
+def nothing(bench: Bench, limit: float, settings: Settings) -> dict[str, Any]:
+    """A super-network from random weights; of two widths the larger that fits."""
+    data, steps = bench.data(NATIVE), bench.asked.steps
+    crop = {"crop_padding": NATIVE // 8, "lr": settings.lr, **CALM}
+    epochs = {name: share * steps / data.size("train") for name, share in FROM_NOTHING.items()}
+    phases = [
+        sn.methods.largest(epochs=epochs["largest"], se_bias_init=True, **crop),
+        sn.methods.multipath(epochs=epochs["multipath"], inherit_kernels=True, **crop),
+    ]
+    for width in (0.5, 0.25):
+        space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=NATIVE, width=width)
+        home = bench.work / f"nothing-{width:g}-{settings.lr:g}"
+        table = _table(bench, fresh_supernet(space, 0), f"nothing-{width:g}")
+        if cost_range(space, table).smallest > limit:
+            continue
+        supernet = _trained(bench, fresh_supernet(space, bench.seed), data, phases, home)
+        found = _found(bench, supernet, data, limit, home, table)
+        if isinstance(found, Round):
+            network = subnetwork(supernet, found.result.architecture, ImageCache(data))
+            bench.train(network, NATIVE, FROM_NOTHING["finetune"] * steps, lr=settings.lr / 2)
+            return _row(found, limit, bench.accuracy(network, NATIVE), steps)
+    return {"accuracy": None, "reason": "nothing fits"}
 
 
-def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
-    """Ours: from the trained network (`snugnet`) or from nothing."""
-    home = bench.work / kind
-    data = bench.data(max(_resolutions(bench.asked)) if kind == "snugnet" else NATIVE)
-    supernet = _supernet(bench, kind, data, home)
-    table = _table(bench, supernet, kind)
-    images = ImageCache(data)
+def _found(bench: Bench, supernet: Any, data: InMemory, limit: float, home: Path, table: Any) -> Round | dict[str, Any]:
+    """The measured loop of `fit`: the best network within the limit, or why there is none."""
 
     def find(factors: Any) -> Any:
         return sn.search(
@@ -163,52 +175,26 @@ def searched(bench: Bench, limit: float, kind: str) -> dict[str, Any]:
         network = build(result.architecture, supernet.space)
         return {"latency": bench.ms(network, result.architecture.resolution) / limit}
 
-    tell = lambda line: print(f"{kind}: {line}", file=sys.stderr)  # noqa: E731
+    tell = lambda line: print(f"{home.name}: {line}", file=sys.stderr)  # noqa: E731
     loop = MeasuredLoop(find, measured, measured=["latency"], say=tell)
     try:
         best = loop.run(5)
     except sn.errors.Infeasible as error:
         return {"accuracy": None, "reason": str(error)}
-    if best is None:
-        return {"accuracy": None, "reason": "nothing fits as measured"}
-    architecture = best.result.architecture
-    options: dict[str, Any]
-    network: Any = subnetwork(supernet, architecture, images)
-    side = architecture.resolution
-    inherited = accuracy(network, bench.data(side), "val")
-    share, options = FROM_NOTHING["finetune"], {"lr": 0.05}
-    if kind == "snugnet":  # from the published weights, taught by their features, as `snugnet fit` does it
-        start = _elastic(bench)
-        network, share = sn.extract(start, architecture), SHORT["finetune"]
-        teacher = AtResolution(sn.extract(start, largest(start.space)).eval())
-        options = {"distill_features": FEATURES, "teacher": teacher}
-    reached = bench.finetuned(network, side, share * bench.asked.steps, **options)
+    return best or {"accuracy": None, "reason": "nothing fits as measured"}
+
+
+def _row(found: Round, limit: float, reached: float, steps: int) -> dict[str, Any]:
     return {
         "accuracy": reached,
-        "ms": best.shares["latency"] * limit,
-        "architecture": str(architecture),
-        "inherited_val": inherited,
-        "evaluated": best.result.evaluated,
-        "rounds": [[round_.shares["latency"], round_.result.score] for round_ in loop.rounds],
+        "ms": found.shares["latency"] * limit,
+        "architecture": str(found.result.architecture),
+        "evaluated": found.result.evaluated,
+        "image_steps": steps,
     }
 
 
-def _supernet(bench: Bench, kind: str, data: InMemory, home: Path) -> Any:
-    """Trained on what is left of the image-steps when the found network's are taken off."""
-    per_epoch, steps = data.size("train"), bench.asked.steps
-    if kind == "snugnet":
-        supernet = _elastic(bench)
-        rows = schedule(per_epoch, steps, data.about.resolution)[0]
-        phases = [sn.methods.METHODS[row.pop("method")](**row) for row in rows]
-    else:
-        space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=data.about.resolution, width=0.5)
-        supernet = fresh_supernet(space, bench.seed)
-        crop = {"crop_padding": data.about.resolution // 8, **CALM}
-        epochs = {name: max(1, round(share * steps / per_epoch)) for name, share in FROM_NOTHING.items()}
-        phases = [
-            sn.methods.largest(epochs=epochs["largest"], lr=0.1, se_bias_init=True, **crop),
-            sn.methods.multipath(epochs=epochs["multipath"], lr=0.1, inherit_kernels=True, **crop),
-        ]
+def _trained(bench: Bench, supernet: Any, data: InMemory, phases: list[Any], home: Path) -> Any:
     sn.train(
         supernet, data, phases, batch=BATCH, seed=bench.seed, out=home, channels_last=True, evaluator=None,
         threads=bench.asked.threads,
@@ -239,11 +225,11 @@ def _resolutions(asked: argparse.Namespace) -> tuple[int, ...]:
     return tuple(side + step for step in (-32, -24, -16, -8, 0, 16, 32))
 
 
-CONTESTANTS: dict[str, Callable[[Bench, float], dict[str, Any]]] = {
+CONTESTANTS: dict[str, Callable[[Bench, float, Settings], dict[str, Any]]] = {
     "resolution": resolution_only,
     "pruned": pruned,
-    "snugnet": lambda bench, limit: searched(bench, limit, "snugnet"),
-    "nothing": lambda bench, limit: searched(bench, limit, "nothing"),
+    "snugnet": snugnet,
+    "nothing": nothing,
 }
 
 
@@ -259,6 +245,7 @@ def main() -> None:
     parser.add_argument("--measure-seconds", type=float, default=120.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--design", action="store_true", help="leave the test images alone")
+    parser.add_argument("--choose", action="store_true", help="only choose the settings of the rivals")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -268,16 +255,25 @@ def main() -> None:
         bench = Bench(asked, 0)
         reference.write_text(json.dumps({"ms": bench.ms(bench.original(asked.resolution), asked.resolution)}))
     whole = json.loads(reference.read_text())["ms"]
+    held_out = Bench(argparse.Namespace(**{**vars(asked), "design": True, "work": asked.work}), 0)
+    held_out.work = asked.work / "choice"
+    chosen = {
+        name: choose(held_out, name, MIDDLE * whole, CONTESTANTS[name]) for name in asked.only if name != "snugnet"
+    }
+    if asked.choose:
+        return
     rows = []
     for seed in asked.seeds:
         bench = Bench(asked, seed)
         for share in asked.budgets:
             for name in asked.only:
                 path = bench.work / f"{name}-{share:g}.json"
+                settings = chosen.get(name, Settings())
                 if not path.exists():
                     began = time.monotonic()
                     row = {"contestant": name, "seed": seed, "share": share, "limit_ms": share * whole}
-                    row |= CONTESTANTS[name](bench, share * whole)
+                    row |= CONTESTANTS[name](bench, share * whole, settings)
+                    row["settings"] = settings.text()
                     row["seconds"] = round(time.monotonic() - began, 1)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(json.dumps(row))

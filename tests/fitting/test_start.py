@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from snugnet.cli import execute
 from snugnet.data.dataset import load, native_sides
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.evaluate.scoring import accuracy
@@ -76,7 +77,7 @@ def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
         assert len(phases) == methods_used and (finetune["options"]["distill"] > 0) == long == space["kernels"]
         assert finetune["from_start"] != long
         epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
-        assert min(epochs) >= 1 and sum(epochs) * 1000 == pytest.approx(seen, rel=0.1)
+        assert min(epochs) > 0 and sum(epochs) * 1000 == pytest.approx(seen, rel=0.1)
 
 
 def test_few_steps_begin_at_the_weights_of_the_start(pets, tmp_path):
@@ -177,3 +178,42 @@ def test_what_cannot_be_used_is_refused(pets, tmp_path):
     with pytest.raises(DamagedFile, match=r"3\.png"):
         fit(tmp_path / "pets", {"macs": "60%"}, out=tmp_path / "b", start="efficientnet-lite0", time="4s")
     assert not (tmp_path / "b" / "recipe.yaml").exists()
+
+
+def test_a_clear_word_for_each_trouble_of_a_folder(pets, tmp_path, capsys):
+    """On the command line: one line each, and what can be used is."""
+    home = tmp_path / "pets"
+    for file in pets.glob("train/*/*.png"):
+        goal = home / file.parent.name / file.name
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        goal.write_bytes(file.read_bytes())
+    (home / "owl").mkdir()
+    Image.fromarray(np.zeros((33, 47), np.uint8)).save(home / "owl" / "grey.png")
+    (home / "dark" / "broken.png").write_bytes(b"no image")
+    command = [
+        "fit",
+        str(home),
+        "--start",
+        "efficientnet-lite0",
+        "--budget",
+        "macs=60%",
+        "--time",
+        "4s",
+        "--threads",
+        "1",
+    ]
+    assert execute([*command, "--out", str(tmp_path / "run")]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "snugnet: " in line]
+    assert len(lines) == 2 and "class 'owl' has one training image" in lines[0]
+    assert "broken.png must be an image" in lines[1] and "--set data.on_corrupt=skip" in lines[1]
+    with pytest.warns(UserWarning, match=r"skipped: .*broken\.png"):
+        data = load(f"folder:{home}", resolution=32, on_corrupt="skip")
+    assert data.size("train+val") + data.size("test") == 41 and data.classes == 3
+
+
+def test_many_images_and_little_time_train_a_part_of_an_epoch():
+    """Each phase keeps its share of the images, so that the whole keeps to its time."""
+    for images, seen in ((500, 40_000), (20_000, 36_000), (60_000, 20_000)):
+        phases, finetune, _ = schedule(images, seen, 64)
+        epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
+        assert sum(epochs) * images == pytest.approx(seen, rel=0.05)

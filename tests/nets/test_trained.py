@@ -14,7 +14,9 @@ from snugnet.costs.vectorised import cost_range, costs_of_many
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.nets.blocks import SameConv2d
 from snugnet.nets.depthwise import depthwise
-from snugnet.nets.elasticise import space_around, taylor_importance
+from snugnet.nets.elasticise import space_around
+from snugnet.nets.extraction import folded
+from snugnet.nets.importance import taylor_importance
 from snugnet.nets.trained import load_start, read_trained
 from snugnet.space.architecture import parse
 from snugnet.space.layout import Layout
@@ -122,6 +124,16 @@ def test_importance_orders_channels_and_changes_nothing(lite):
         assert float(moved.abs().max()) < 1e-6  # now the last, so that smaller expansions leave it out first
     with pytest.raises(BadInput, match="needs images"):
         sn.elastic(network, importance="taylor")
+
+
+@torch.no_grad()
+def test_a_network_that_only_answers_needs_no_norms(lite):
+    network = read_trained(lite0(), resolution=64).network()
+    quick, images = folded(network), torch.randn(2, 3, 64, 64)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in quick.modules())
+    for ours, theirs in zip(quick.with_features(images), network.with_features(images)):
+        assert difference(ours, theirs) < 1e-4
+    assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())  # the original is left alone
 
 
 def test_depth_and_kernels_can_be_left_alone():

@@ -47,6 +47,17 @@ def test_two_phases_learn_and_tell(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir()) and result.weights == tmp_path / "supernet.safetensors"
 
 
+def test_a_part_of_an_epoch_can_be_trained(tmp_path):
+    data, net = toy_data(), Standin()
+    phases = [methods.largest(epochs=0.5, **PLAIN), methods.multipath(epochs=1.5, **PLAIN)]
+    result = train(net, data, phases, out=tmp_path, **{**QUICK, "evaluator": evaluator}, eval_times=2)
+    per_epoch = data.size("train") // 32
+    assert result.steps == round(0.5 * per_epoch) + round(1.5 * per_epoch)
+    lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    seen = [line["method"] for line in lines if "accuracy" in line]
+    assert seen.count("largest") >= 2  # a curve, however short the phase
+
+
 def test_a_run_needs_no_folder_and_depends_on_its_seed_alone():
     results = []
     for seed, noise in ((0, 1), (0, 2), (1, 1)):

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from snugnet.errors import BadInput
+from snugnet.nets import build
+from snugnet.nets.elasticise import elastic
 from snugnet.nets.supernet import Supernet
 from snugnet.seeds import Seed
 from snugnet.space.layout import Layout
 from snugnet.space.presets import preset
 from snugnet.space.sampling import largest
+from snugnet.space.space import Head, SearchSpace, Stage, Stem
 from snugnet.training import methods
 from snugnet.training.method import MethodState, PhaseContext, Step
 from standin import SPACE, Plain, Standin, toy_data
@@ -174,6 +177,37 @@ def test_sorting_leaves_the_largest_network_what_it_was(make):
         make(sort_channels=True).prepare(net)
         assert torch.allclose(before, net(images, largest(net.space)), rtol=1e-4, atol=1e-5)
     assert not torch.equal(first, net.blocks()[1].operations[0].project.conv.weight)
+
+
+def test_images_say_which_channels_matter_where_norms_do_not():
+    """A channel whose activation is always zero, behind the largest weights: first by L1, last by what the loss loses."""
+    space = SearchSpace(
+        name="trained",
+        classes=4,
+        resolutions=(16,),
+        stem=Stem(widths=(8,)),
+        stages=(Stage.of(8, depth=1, expands=(4,), kernels=(3,)),),
+        head=Head(kind="conv-pool", widths=(16,)),
+    )
+    network = build(largest(space), space).eval()
+    images = [(torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 3]))]
+    ends = {}
+    for how in (True, "taylor"):
+        net = elastic(network, expands=(0.5, 1)).eval()
+        operation = net.blocks()[0].operations[0]
+        with torch.no_grad():
+            (deep,) = operation.depthwise.values()
+            deep.norm.bias.fill_(0.5)
+            deep.norm.weight[3], deep.norm.bias[3] = 0.0, 0.0
+            operation.project.conv.weight[:, 3] = 7.0
+            before = net(images[0][0], largest(net.space))
+        methods.multipath(sort_channels=how).prepare_by_images(net, lambda _: iter(images))
+        ends[how] = [bool((operation.project.conv.weight[:, end] == 7).all()) for end in (0, -1)]
+        assert torch.allclose(before, net(images[0][0], largest(net.space)), rtol=1e-4, atol=1e-5)
+    assert ends == {True: [True, False], "taylor": [False, True]}
+    mixed = Supernet(replace(space, stages=(Stage.of(8, depth=1, expands=(1, 4), kernels=(3,)),)))
+    with pytest.raises(BadInput, match="share one set of channels"):
+        methods.multipath(sort_channels="taylor").prepare_by_images(mixed, lambda _: iter(images))
 
 
 def test_finetune_needs_its_teacher():

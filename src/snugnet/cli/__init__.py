@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -71,7 +74,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(register())
     argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        result = command.main(args=argv, standalone_mode=False)
+        with _warnings_as_lines():
+            result = command.main(args=argv, standalone_mode=False)
         if result == _INTERRUPTED:  # typer's own answer to Ctrl-C, without a word
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
@@ -87,6 +91,24 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `snugnet zoo | head` is no reason for a traceback
         sys.stderr.close()
         return 0
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Inside, a warning of ours is one line, said once; those of others look as they always do."""
+    home, said = Path(__file__).parents[1], set()
+    with warnings.catch_warnings():
+        usual: Any = warnings.showwarning
+
+        def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+            if home not in Path(filename).parents:
+                usual(message, category, filename, lineno, file, line)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"snugnet: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def _usage(error: BaseException) -> str:

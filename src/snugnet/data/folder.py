@@ -150,7 +150,9 @@ def files(folder: Path, names: Sequence[str]) -> Files:
 
 def read_image(path: str | Path, resolution: int, seed: Seed | None = None) -> Tensor:
     """uint8 [3, R, R]: the centre, or with seed a random part of 8-100 % of the area at an aspect of 3/4 to 4/3."""
-    picture = open_image(path, 'Restore or remove the file, or choose on_corrupt="skip".')
+    picture = open_image(
+        path, 'Restore or remove the file, or leave such files out: on_corrupt="skip" (`--set data.on_corrupt=skip`).'
+    )
     if seed is None:
         return central_square(picture, resolution, CENTRE)
     box = _random_part(*picture.size, seed.numpy())

@@ -24,6 +24,7 @@ from snugnet.errors import BadInput
 from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, resized, subnetwork
 from snugnet.fitting.recipe import FinetuneSection, unknown_key
 from snugnet.nets import Network, Supernet, build, extract
+from snugnet.nets.extraction import folded
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
@@ -89,7 +90,7 @@ def finetune_found(
     images = ImageCache(data)  # placed where each network is: training may move it
     network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed, folder / TEACHER)
     if origin is not None and not method.describe().get("distill"):  # its features say something, its answers do not
-        teacher = AtResolution(extract(origin, largest(origin.space)).eval().to(device_of(supernet)))
+        teacher = AtResolution(folded(extract(origin, largest(origin.space))).to(device_of(supernet)))
     beside: dict[str, float] = {}
     if section.epochs:
         if not section.scratch:

@@ -92,6 +92,8 @@ def fit(
         recipe = _started(str(data), start, time, budget, changes, threads, folder, say, shown)
     else:
         recipe = _recipe_for(data)
+        if start is not None:
+            say(f"from nothing by the recipe {recipe.name!r}, which says how long to train; --time is for starts")
     recipe = _changed(recipe, budget, device, devices, changes)
     pipeline = Pipeline(recipe, folder, say=say, progress=shown, threads=threads)
     with RunLock(folder):
@@ -192,7 +194,7 @@ def _started(
         threads=threads,
         progress=progress,
     )
-    say(f"{recipe.about}; about {text}: the recipe is in {known}")
+    say(f"{recipe.about}; it will take about {text} (another time: --time); the recipe is in {known}")
     return recipe
 
 

@@ -182,7 +182,9 @@ class SearchSection(Section):
 class FinetuneSection(Section):
     """What the found network is trained with: inherited weights and the largest network as teacher, or from scratch."""
 
-    epochs: int = Field(default=10, ge=0)  # 0: inherited weights as they are, with batch-norm statistics of its own
+    epochs: int | float = Field(
+        default=10, ge=0
+    )  # 0: inherited weights as they are, with batch-norm statistics of its own
     scratch: bool = False
     from_start: bool = False  # with a `start`: from its own weights, not from what phases of training made of them
     batch: int = Field(default=128, ge=1)

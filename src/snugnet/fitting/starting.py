@@ -100,7 +100,7 @@ def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, 
     """The phases of the super-network, the fine-tuning of the found network and the choices of the space, as a recipe has
     them, when `seen` images are trained on in all and an epoch has `images`."""
     long = LONG["multipath"] * seen >= _LEAST_PATHS
-    epochs = {name: max(1, round(share * seen / images)) for name, share in (LONG if long else SHORT).items()}
+    epochs = {name: _epochs(share * seen / images) for name, share in (LONG if long else SHORT).items()}
     calm = {"mixup": 0, "auto_augment": None, "crop_padding": max(1, resolution // 8)}
     phases: list[dict[str, Any]] = [
         {"method": "classifier", "epochs": epochs["classifier"], "lr": 0.1, **calm},
@@ -108,13 +108,18 @@ def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, 
     ]
     if long:
         phases.append(
-            {"method": "multipath", "epochs": epochs["multipath"], "lr": 0.02, "sort_channels": True, "distill": 0.5,
+            {"method": "multipath", "epochs": epochs["multipath"], "lr": 0.02, "sort_channels": "taylor", "distill": 0.5,
              "curriculum_epochs": epochs["multipath"] / 4, **calm}
         )  # fmt: skip
     teacher = {"distill": 0.5, "temperature": 2.0} if long else {"distill": 0.0, "distill_features": FEATURES}
     finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": {"lr": 0.02, **teacher, **calm}}
     space = {"expands": [0.5, 0.75, 1.0], "kernels": True} if long else {"expands": [1.0], "kernels": False}
     return phases, finetune, space
+
+
+def _epochs(count: float) -> int | float:
+    """Whole ones where that changes little; else a part is trained, so that many images and little time go together."""
+    return round(count) if count >= 10 else max(0.01, round(count, 2))
 
 
 @final

@@ -3,27 +3,22 @@
 Every block may keep a share of its middle channels (sorted first, so that a prefix is the best part), a smaller centre of
 its kernel, and stages may end early where a block only adds to its input. The largest sub-network is the original: its plan
 is compared, its weights are copied. Squeeze layers keep their width, whatever the expansion.
-
-Which channels are best: by the size of what the projection does with them (`l1`), or by what the loss would lose without
-them to first order, |sum of gradient * activation| over images (`taylor`; Molchanov et al., arXiv 1906.10771).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput, UnknownName
-from snugnet.nets.blocks import InvertedResidual
 from snugnet.nets.elastic import ElasticOperation
-from snugnet.nets.importance import permute_channels, sort_channels
+from snugnet.nets.importance import Batches, sort_channels, taylor_importance
 from snugnet.nets.network import Network
 from snugnet.nets.supernet import Supernet
 from snugnet.nets.trained import Trained, read_trained
@@ -31,8 +26,6 @@ from snugnet.nets.trained.assembly import begins_stage
 from snugnet.space.sampling import largest
 from snugnet.space.space import BlockChoice, BlockRules, Head, SearchSpace, Stage, Stem, round_channels
 from snugnet.space.spec import BlockSpec, NetworkSpec, plan
-
-Batches = Iterable[Tensor | tuple[Tensor, Tensor]]
 
 
 def elastic(
@@ -58,14 +51,10 @@ def elastic(
         known.plan, expands=expands, kernels=kernels, depth=depth, resolutions=resolutions, classes=classes, name=name
     )
     plain = known.network()
-    orders = _orders(plain, importance, batches)
+    importances = _importances(plain, importance, batches)
     supernet = Supernet(space)
     inherit(supernet, plain)
-    if orders is None:
-        sort_channels(supernet)
-    else:
-        _sort_by(supernet, orders)
-    return supernet.train()
+    return sort_channels(supernet, importances).train()
 
 
 def space_around(
@@ -141,64 +130,15 @@ def inherit(supernet: Supernet, network: Network) -> None:
             supernet.head.classifier.load_state_dict(network.head.classifier.state_dict())
 
 
-def taylor_importance(network: Network, batches: Batches) -> list[Tensor]:
-    """For each block, the importance of its middle channels: sum over images of |sum over positions of gradient * input of
-    the projection|. The loss is the cross-entropy with the labels, or with the network's own answers without labels."""
-    blocks = [module for module in network.modules() if isinstance(module, InvertedResidual)]
-    seen: dict[int, Tensor] = {}
-
-    def keep(number: int) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            inputs[0].retain_grad()
-            seen[number] = inputs[0]
-
-        return hook
-
-    handles = [block.project.register_forward_pre_hook(keep(number)) for number, block in enumerate(blocks)]
-    totals = [torch.zeros(block.project.conv.in_channels) for block in blocks]  # type: ignore[union-attr,arg-type]
-    training, count = network.training, 0
-    network.eval()
-    try:
-        with torch.enable_grad():
-            for batch in batches:
-                images, labels = batch if isinstance(batch, tuple | list) else (batch, None)
-                logits = network(images)
-                loss = F.cross_entropy(logits, logits.argmax(1) if labels is None else labels, reduction="sum")
-                network.zero_grad(set_to_none=True)
-                loss.backward()
-                for number, total in enumerate(totals):
-                    x = seen[number]
-                    assert x.grad is not None
-                    total += (x.detach() * x.grad).sum((2, 3)).abs().sum(0).cpu()
-                count += 1
-    finally:
-        for handle in handles:
-            handle.remove()
-        network.zero_grad(set_to_none=True)
-        network.train(training)
-    if not count:
-        raise BadInput("the Taylor criterion needs at least one batch", value=0, remedy="Pass batches=...")
-    return totals
-
-
-def _orders(network: Network, importance: str, batches: Batches | None) -> list[Tensor] | None:
-    """The order of each block's channels, or None: by L1, which needs no images."""
+def _importances(network: Network, importance: str, batches: Batches | None) -> list[Tensor] | None:
+    """The importance of each block's channels, or None: by L1, which needs no images."""
     if importance == "l1":
         return None
     if importance != "taylor":
         raise UnknownName("an importance of channels", importance, ("l1", "taylor"))
     if batches is None:
         raise BadInput("importance='taylor' needs images", value=None, remedy="Pass batches=..., or importance='l1'.")
-    return [torch.argsort(total, descending=True, stable=True) for total in taylor_importance(network, batches)]
-
-
-def _sort_by(supernet: Supernet, orders: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for block, order in zip(supernet.blocks(), orders):
-            (operation,) = block.operations
-            assert isinstance(operation, ElasticOperation)
-            if operation.expand is not None:
-                permute_channels(operation, order)
+    return taylor_importance(network, batches)
 
 
 def _rows(blocks: Sequence[BlockSpec]) -> list[list[BlockSpec]]:

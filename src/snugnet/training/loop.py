@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
@@ -32,6 +33,7 @@ from snugnet.training.train_log import TrainLog
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+_SOME_BATCH = 64  # images at a time where a method looks at some before it starts
 LINE_EVERY = 50  # steps between lines of train.jsonl inside an epoch
 T = TypeVar("T")
 Batch = list[tuple[Tensor, Tensor]]  # images and labels of each shard of this process
@@ -134,7 +136,7 @@ class Loop:
         start, steps = self.position, self.steps(method)
         self._model.train()
         if start.step == 0:
-            method.prepare(self._model)
+            method.prepare_by_images(self._model, partial(self._some_images, method.split))
         phase = self._started(method, saved if start.step > 0 else None)
         optimisers = [self._fabric.setup_optimizers(each) for each in (phase.sgd, *phase.own.optimisers.values())]
         second = self._second(phase.own.stream, start.step, steps)
@@ -296,7 +298,8 @@ class Loop:
         if step % per_epoch == 0 or step % LINE_EVERY == 0:
             self._train_log.line(self._place(method))
         times = self._options.eval_times
-        if times and step % (per_epoch * max(1, round(method.epochs / times))) == 0:
+        every = per_epoch * max(1, round(method.epochs / times)) if times and method.epochs >= 1 else 0
+        if times and step % (every or max(1, self.steps(method) // times)) == 0:
             self._evaluate_now(method, phase.average)
         self._show(method)
         doubtful = phase.own.watch is not None and phase.own.watch.doubtful  # what may have collapsed is not kept
@@ -316,6 +319,14 @@ class Loop:
             self._checkpointer.keep(method.kept_as)
         self.position = Position(phase=self.position.phase + 1, step=0, total=self.position.total)
         self._checkpointer.save(self.position)
+
+    def _some_images(self, split: str, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The first images of a split in an order of their own, as for evaluation."""
+        positions = self._data.positions(split)
+        order = torch.from_numpy(self._seed().fold_in("some").numpy().permutation(len(positions)))[:count]
+        for images, labels in self._data.fetch(list(positions[order].split(_SOME_BATCH))):
+            floats = images.to(self._fabric.device).float() / 255
+            yield self._data.normalise(floats), labels.to(self._fabric.device)
 
     def _batches(self, split: str, batch: int, start: int, seed: Seed, *, crop: bool) -> Iterator[Batch]:
         """This process's shards of every step from `start` on, without end: epochs follow each other."""
@@ -354,7 +365,7 @@ class Loop:
         return steps
 
     def steps(self, method: Method) -> int:
-        return method.epochs * self.per_epoch(method)
+        return max(1, round(method.epochs * self.per_epoch(method)))
 
     def _evaluate_now(self, method: Method, average: optimiser.Average | None) -> None:
         """Accuracies with the averaged weights; the weights in training are put back untouched."""
@@ -373,7 +384,7 @@ class Loop:
     def _show(self, method: Method) -> None:
         assert self._train_log is not None
         epoch = self.position.step // self.per_epoch(method)
-        self._train_log.show(self.position.total, f"{method.name} epoch {epoch}/{method.epochs}")
+        self._train_log.show(self.position.total, f"{method.name} epoch {epoch}/{method.epochs:g}")
 
     def _place(self, method: Method) -> dict[str, Any]:
         return {

@@ -20,7 +20,7 @@ clipping, and what decays are ours.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, final
 
@@ -38,6 +38,8 @@ from snugnet.space.space import SearchSpace
 from snugnet.training.losses import CollapseWatch
 
 Rule = tuple[str, Any, bool]  # what must hold, the value, whether it does
+Images = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
+"""So many training images, where the model is, in batches with their labels, as for evaluation."""
 
 
 class Net(Protocol):
@@ -67,7 +69,7 @@ class PhaseContext:
     tables: Mapping[str, CostTable]  # by resource, as given to `train`
     limits: Limits | None = None  # of the budget given to `train`
     steps: int
-    epochs: int
+    epochs: int | float
     seed: Seed  # of the phase
     device: torch.device
     resumed: bool  # the loop will put saved values into the state
@@ -162,7 +164,7 @@ class Method(ABC):
     needs_budget: ClassVar[bool] = False  # what it learns depends on the limits given to `train`
     kept_as: ClassVar[str | None] = None  # the file in the run folder that keeps the weights of the phase's end
 
-    epochs: int
+    epochs: int | float  # a part of an epoch is trained where it says so
     lr: float = 0.1
     lr_per: int | None = None  # if given, `lr` is meant for a batch of this size and scaled with the batch
     momentum: float = 0.9
@@ -195,6 +197,11 @@ class Method(ABC):
     def prepare(self, model: nn.Module) -> None:  # noqa: B027
         """Once, before the phase's first step: change the weights where the method asks for it (channel sorting)."""
 
+    def prepare_by_images(self, model: nn.Module, images: Images) -> None:
+        """What the loop calls for it: the same, for methods that look at training images first. All processes see the
+        same ones."""
+        self.prepare(model)
+
     def start(self, context: PhaseContext) -> MethodState:
         """At every start of the phase and every resume: the method's own state, as it is before the first step."""
         return MethodState()
@@ -224,7 +231,7 @@ class Method(ABC):
     def check(self) -> None:
         """Reject settings no run can use, before anything is written."""
         rules: list[Rule] = [
-            ("epochs must be at least 1", self.epochs, self.epochs >= 1),
+            ("epochs must be positive", self.epochs, self.epochs > 0),
             ("lr must be positive", self.lr, self.lr > 0),
             ("lr_per must be positive", self.lr_per, self.lr_per is None or self.lr_per > 0),
             ("momentum must lie in [0, 1)", self.momentum, 0 <= self.momentum < 1),

@@ -25,7 +25,7 @@ class Plain(Method):
 
     name: ClassVar[str] = "plain"
     elastic: ClassVar[bool] = False
-    epochs: int = 10
+    epochs: int | float = 10
     distill: float = 0.0
     temperature: float = 1.0
     distill_features: float = (

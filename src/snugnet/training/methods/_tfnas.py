@@ -97,7 +97,7 @@ class TfNas(Method):
         alpha, beta = net.log_alpha.new_zeros(net.log_alpha.shape), net.log_beta.new_zeros(net.log_beta.shape)
         for row, count in zip(alpha.split(net.choice_counts), net.choice_counts):
             row.fill_(-float(np.log(count)))
-        per_epoch = context.steps // context.epochs
+        per_epoch = context.steps // self.epochs
 
         def needed(step: int) -> bool:
             return self.alternates_at(step / per_epoch, step % per_epoch)
