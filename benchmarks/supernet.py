@@ -34,8 +34,8 @@ from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
 from snugnet.evaluate.scoring import resized
 from snugnet.nets import MixedSupernet, build
+from snugnet.nets.network import fixed_weights
 from snugnet.nets.supernet import Supernet
-from snugnet.searching.objective import fixed_weights
 from snugnet.space import Architecture, largest, preset, sample, smallest
 from snugnet.training import methods, optimiser
 from snugnet.training.methods._tfnas import weight_loss

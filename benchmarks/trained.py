@@ -76,7 +76,7 @@ class Bench:
                 "train": chosen[held:].sort().values,
                 "test": positions[order[-3000:]].sort().values if self.asked.design else whole.index["test"],
             }
-            about = replace(whole.about, **self.start.normalisation)
+            about = replace(whole.about, mean=self.start.mean, std=self.start.std)
             self._images[resolution] = replace(whole, about=about, index=index)
         return self._images[resolution]
 

@@ -17,12 +17,13 @@ from snugnet.errors import BadInput, BadSpace, BudgetExceeded, DamagedFile, Infe
 from snugnet.evaluate.evaluator import RERANK_TOP_K, Evaluator
 from snugnet.evaluate.scoring import ImageCache
 from snugnet.nets import Supernet
+from snugnet.nets.network import fixed_weights
 from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchResult, load_result
 from snugnet.searching.bcsfw import MeanGradient
 from snugnet.searching.choice_effects import ChoiceEffects, corrected, from_paths
 from snugnet.searching.context import FeasibleSampler, search_context
 from snugnet.searching.front import front
-from snugnet.searching.objective import RelaxedObjective, fixed_weights, prepared
+from snugnet.searching.objective import RelaxedObjective, prepared
 from snugnet.searching.search import search
 from snugnet.solve import balanced_start
 from snugnet.space import parse, preset

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from snugnet.errors import BadInput
 from snugnet.store import check_writable, write_bytes
+from snugnet.units import resource as known_resource
 
 if TYPE_CHECKING:
     from snugnet.costs.check import Check
@@ -107,6 +108,16 @@ def picture_of_networks(rows: Sequence[dict[str, Any]], path: str | Path, title:
     axes.set_xlabel("latency measured here, ms")
     axes.set_ylabel("published top-1 accuracy on ImageNet, %")
     axes.set_title(title, fontsize=9, loc="left")
+    return _write(figure, path)
+
+
+def picture_of_front(rows: Sequence[dict[str, Any]], resource: str, path: str | Path) -> Path:
+    """Accuracy against what the networks of a front cost; `rows` as in front.json."""
+    figure, axes = _canvas()
+    costs = [row["predicted"][resource] for row in rows]
+    axes.plot(costs, [100 * row["accuracy"] for row in rows], marker="o", markersize=4, color=_ACCENT)
+    axes.set_xlabel(f"{resource} ({known_resource(resource).unit})")
+    axes.set_ylabel("held-out accuracy (%)")
     return _write(figure, path)
 
 

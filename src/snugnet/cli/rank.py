@@ -169,8 +169,6 @@ def classes(
     json: Json = False,
 ) -> None:
     """Evaluate a network class by class on the training images of a data set, and keep the accuracies."""
-    import dataclasses
-
     import torch
 
     from snugnet.data import load as load_data
@@ -184,12 +182,11 @@ def classes(
     if Path(network).is_dir() or network.endswith(".safetensors"):
         file = read_network(network)
         net = file.network
-        normalisation: dict[str, Any] = {"mean": file.card.mean, "std": file.card.std} if file.card.mean else {}
+        mean, std = file.card.mean, file.card.std
     else:
         start = load_start(network)
-        net, normalisation = start.network(), start.normalisation
-    images = load_data(data, resolution=net.plan.resolution, root=root)
-    images = dataclasses.replace(images, about=dataclasses.replace(images.about, **normalisation))
+        net, mean, std = start.network(), start.mean, start.std
+    images = load_data(data, resolution=net.plan.resolution, root=root).normalised_by(mean, std)
     if net.plan.head.classes != images.classes:
         raise BadInput(
             f"{network} must know the {images.classes} classes of {data}",

@@ -23,7 +23,7 @@ from snugnet.cli.options import (
     read_options,
     read_tables,
 )
-from snugnet.cli.printing import Json, check_picture, print_json, print_table, say
+from snugnet.cli.printing import Json, check_picture, picture_of_front, print_json, print_table, say
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput
 from snugnet.progress import RichProgress
@@ -176,7 +176,7 @@ def front(
     json: Json = False,
 ) -> None:
     """Networks along a resource, from the cheapest to the dearest, each validated."""
-    from snugnet.searching.front import as_rows, picture_of_front
+    from snugnet.searching.front import as_rows
     from snugnet.searching.front import front as find_front
 
     known_resource(resource)
@@ -193,7 +193,7 @@ def front(
     if csv is not None:
         say(f"wrote {write_text(csv, _as_csv(rows, resource))}")
     if plot is not None:
-        say(f"wrote {picture_of_front(networks, resource, plot)}")
+        say(f"wrote {picture_of_front(rows, resource, plot)}")
     if json:
         print_json(value)
         return

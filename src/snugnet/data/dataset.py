@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -76,6 +76,10 @@ class Data(ABC):
         mean = torch.tensor(self.about.mean, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
         std = torch.tensor(self.about.std, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
         return (images - mean) / std
+
+    def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Self:
+        """The same images, normalised as a network is used to; without numbers as they are."""
+        return replace(self, about=replace(self.about, mean=tuple(mean), std=tuple(std))) if mean else self  # type: ignore[arg-type]
 
     def batches(self, split: str, batch: int, *, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """A split in order, ready for evaluation: normalised float images and labels."""

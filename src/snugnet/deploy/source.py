@@ -59,8 +59,8 @@ def _is_foreign(path: Path) -> bool:
 def _of_trained(trained: Trained) -> NetworkFile:
     network = trained.network()
     known = trained.family != "snugnet" and len(trained.mean) == trained.plan.stem.in_channels
-    images = trained.normalisation if known else {}
-    card = Card(**images, notes={"family": trained.family})
+    mean, std = (trained.mean, trained.std) if known else ((), ())
+    card = Card(mean=mean, std=std, notes={"family": trained.family})
     return NetworkFile(
         network=network, card=card, weights_sha256=tensors_fingerprint(network.state_dict()), versions={}
     )

@@ -224,7 +224,7 @@ class Recipe(Section):
         if self.start is None:
             return data
         start = load_start(self.start.name)
-        return dataclasses.replace(data, about=dataclasses.replace(data.about, **start.normalisation))
+        return data.normalised_by(start.mean, start.std)
 
     def build_space(self, data: Data) -> SearchSpace:
         """The space that is searched."""

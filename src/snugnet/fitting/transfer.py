@@ -155,7 +155,4 @@ def at_home(data: Data, file: NetworkFile) -> Data:
             value=data.about.resolution,
             remedy="Load the data with that resolution.",
         )
-    if not file.card.mean:
-        return data
-    used: dict[str, Any] = {"mean": tuple(file.card.mean), "std": tuple(file.card.std)}
-    return replace(data, about=replace(data.about, **used))
+    return data.normalised_by(file.card.mean, file.card.std)

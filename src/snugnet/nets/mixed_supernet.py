@@ -12,7 +12,6 @@ has come to: log-probabilities of operations and depths, and which channels ever
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -123,18 +122,6 @@ class MixedSupernet(nn.Module):
                 head.features.load_state_dict(self.features.state_dict())
             head.classifier.load_state_dict(self.classifier.state_dict())
         return network.train(self.training)
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Inside, nothing is recorded for gradients of the weights."""
-        weights = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        for parameter in weights:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in weights:
-                parameter.requires_grad_(True)
 
     def decay(self, *paths: Sequence[int]) -> Tensor:
         """Half the squares of all weights that run on these paths, each counted once."""

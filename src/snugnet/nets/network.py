@@ -6,6 +6,8 @@ random (seeded by torch's generator); trained ones come from `nets.extraction` o
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import final
 
 from torch import Tensor, nn
@@ -62,3 +64,16 @@ def build_part(part: LayerSpec) -> nn.Module:
         module = ClassifierHead(part)
     initialise(module)
     return module
+
+
+@contextlib.contextmanager
+def fixed_weights(network: nn.Module) -> Iterator[None]:
+    """Inside, nothing is recorded for gradients of the weights: only those of probabilities are taken."""
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)

@@ -8,7 +8,6 @@ network of that point.
 
 from __future__ import annotations
 
-import io
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +27,7 @@ from snugnet.searching.context import SearchMethod, search_context
 from snugnet.searching.result import SearchResult
 from snugnet.searching.search import best_known, search
 from snugnet.searching.tfnas import Tfnas
-from snugnet.store import write_bytes
 from snugnet.units import parse, show, write
-from snugnet.units import resource as known_resource
 
 
 @final
@@ -116,19 +113,3 @@ def _text(amount: float, resource: str) -> str:
 
 def as_rows(points: list[FrontPoint]) -> list[dict[str, Any]]:
     return [point.to_json() for point in points]
-
-
-def picture_of_front(points: list[FrontPoint], resource: str, path: str | Path) -> Path:
-    """Accuracy against what the networks cost, drawn to `path` (.png, .svg or .pdf)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    costs = [point.result.predicted[resource] for point in points]
-    axes.plot(costs, [100 * point.result.accuracy for point in points], marker="o", markersize=4)
-    axes.set_xlabel(f"{resource} ({known_resource(resource).unit})")
-    axes.set_ylabel("held-out accuracy (%)")
-    axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=Path(path).suffix[1:].lower())
-    return write_bytes(path, picture.getvalue())

@@ -22,25 +22,13 @@ from torch import Tensor, nn
 
 from snugnet.evaluate.scoring import ImageCache, best_scale, device_of, resized
 from snugnet.nets import Supernet
+from snugnet.nets.network import fixed_weights
 from snugnet.seeds import Seed
 
 Floats = NDArray[np.float64]
 GradientKind = Literal["sampled", "expected"]
 LossKind = Literal["calibrated", "plain"]
 _CALIBRATION_IMAGES = 256  # whose sampled paths the scale of the logits is fitted to
-
-
-@contextlib.contextmanager
-def fixed_weights(network: nn.Module) -> Iterator[None]:
-    """Inside, nothing is recorded for gradients of the weights: only those of alpha and beta are wanted."""
-    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 @contextlib.contextmanager

@@ -48,11 +48,6 @@ class Trained:
     def resolution(self) -> int:
         return self.plan.resolution
 
-    @property
-    def normalisation(self) -> dict[str, Any]:
-        """What its images are normalised by, as fields of a data set's description."""
-        return {"mean": self.mean, "std": self.std}
-
     def network(self) -> Network:
         """As a plain network of ours, in evaluation mode."""
         with torch.device("meta"):

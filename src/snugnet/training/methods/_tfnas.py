@@ -28,6 +28,7 @@ from snugnet.budgets.widths import Widths
 from snugnet.data.dataset import SPLITS
 from snugnet.errors import BadInput
 from snugnet.nets.mixed_supernet import MixedSupernet
+from snugnet.nets.network import fixed_weights
 from snugnet.seeds import Seed
 from snugnet.solve.problem import Outcome, expected_cost
 from snugnet.training.losses import cross_entropy
@@ -146,7 +147,7 @@ class TfNas(Method):
         soft = (log_alpha + noise) / self.tau(int(step.epoch))
         g = [row.softmax(0) for row in soft.split(net.choice_counts)]
         beta = [row.softmax(0) for row in log_beta.split(net.depth_counts)]
-        with net.frozen():
+        with fixed_weights(net):
             loss = cross_entropy(step.net(images, g, beta), targets)
         usage = costs.usage(g, beta)
         step.backward(loss + self.cost_weight * (usage - 1).abs(), inputs=[log_alpha, log_beta])
