@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snugnet import units
 from snugnet.budgets.budget import Budget
@@ -22,12 +21,11 @@ from snugnet.budgets.limits import Limits, Tables, at_least, limits_of, too_litt
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadArchitecture, Infeasible
 from snugnet.solve import TOLERANCE, Choice, Group, Objective, Point, Problem, ResourceCosts, explain, fits
+from snugnet.solve.problem import Floats
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Choices, Layout, Slot
 from snugnet.space.space import BlockChoice, SearchSpace
 from snugnet.space.spec import LayerSpec
-
-Floats = NDArray[np.float64]
 
 
 @final

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snugnet.costs.table import space_id
 from snugnet.costs.vectorised import CostLookup
@@ -24,7 +23,7 @@ from snugnet.progress import NullProgress, Progress
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 from snugnet.space.gene_columns import GeneColumns, Rows
-from snugnet.space.layout import FloatArray, Genes
+from snugnet.space.layout import FloatArray, Genes, IntArray
 from snugnet.space.sampling import sample_many
 from snugnet.space.space import SearchSpace
 from snugnet.store import fingerprint, read_json, write_json
@@ -32,7 +31,6 @@ from snugnet.store import fingerprint, read_json, write_json
 BINS = 70  # of a range, where no width is given; AttentiveNAS's 25 M MACs make as many
 CHUNK = 50_000  # architectures that are drawn from one seed, and counted between two saves
 _AT_ONCE = 16  # draws that are looked up together
-IntArray = NDArray[np.int64]
 
 
 @final

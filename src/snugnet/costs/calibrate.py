@@ -25,13 +25,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit  # Student's t; scipy.stats takes half a second to import
 
 from snugnet.errors import BadInput
+from snugnet.space.layout import FloatArray
 from snugnet.space.spec import HeadSpec, LayerSpec, NetworkSpec
 
-FloatArray = NDArray[np.float64]
 MarginCurve = tuple[tuple[float, float], ...]
 """(predicted cost, relative margin there), by rising cost."""
 

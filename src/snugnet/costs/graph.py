@@ -17,7 +17,7 @@ from typing import Any, Final
 import onnx
 from onnx import numpy_helper, shape_inference
 
-from snugnet.errors import BadInput, DamagedFile, FileTrouble
+from snugnet.errors import BadInput, DamagedFile, FileTrouble, reason_of
 
 _IN_PLACE: Final = {
     "Add", "BatchNormalization", "Clip", "Dropout", "Flatten", "HardSigmoid", "HardSwish", "Identity", "Mul", "Relu",
@@ -48,8 +48,8 @@ def read_graph(source: bytes | str | Path) -> onnx.ModelProto:
     except OSError as error:
         raise FileTrouble(f"{source!s} could not be read ({error.strerror})", remedy="Check the path.") from error
     except Exception as error:
-        name, reason = "the ONNX bytes" if isinstance(source, bytes) else str(source), " ".join(str(error).split())[:80]
-        raise DamagedFile(f"{name} must be a whole ONNX model ({reason})", remedy="Export it again.") from error
+        rule = f"{'the ONNX bytes' if isinstance(source, bytes) else source} must be a whole ONNX model"
+        raise DamagedFile(f"{rule} ({reason_of(error, 80)})", remedy="Export it again.") from error
     return model
 
 

@@ -16,15 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snugnet.costs.table import CostTable
-from snugnet.space.layout import Genes, Layout
+from snugnet.space.layout import FloatArray, Genes, IntArray, Layout
 from snugnet.space.sampling import largest, sample_many, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import LayerSpec
 from snugnet.store import sha256
 from snugnet.units import show
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 _SAMPLES = 2000  # networks for a median
 
 

@@ -37,6 +37,7 @@ ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".
 MEMORY_LIMIT = 2**30  # bytes of pixels up to which a set is read at once, and central crops of a larger one are kept
 AHEAD = 2  # batches that are read before they are asked for
 TEST_SHARE = 4  # of a folder without train/ and val/: one image of so many of each class is for the test
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CENTRE = 0.875  # of the short side: the central square an image is evaluated by, as is usual
 
 Files = list[tuple[Path, int]]
@@ -55,8 +56,8 @@ def load_folder(
         crop=CENTRE,
         class_names=names,
         resolution=resolution,
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
         hflip=True,
     )
     size = (len(train) + len(test)) * 3 * resolution**2

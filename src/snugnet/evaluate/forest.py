@@ -24,7 +24,7 @@ from snugnet.nets.tensor_file import read_tensors
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 from snugnet.space.gene_columns import GeneColumns
-from snugnet.space.layout import FloatArray
+from snugnet.space.layout import FloatArray, IntArray
 from snugnet.space.sampling import sample
 from snugnet.space.space import SearchSpace
 from snugnet.store import write_bytes
@@ -37,12 +37,12 @@ TREES, DEPTH = 100, 15
 class Forest:
     """Nodes of all trees in one row: a split (feature, threshold, left, right) or, with left -1, a leaf's value."""
 
-    first: NDArray[np.int64]  # [trees] the root of each
-    feature: NDArray[np.int64]  # [nodes]
-    threshold: NDArray[np.float64]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    value: NDArray[np.float64]
+    first: IntArray  # [trees] the root of each
+    feature: IntArray  # [nodes]
+    threshold: FloatArray
+    left: IntArray
+    right: IntArray
+    value: FloatArray
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[np.generic]]) -> Forest:
@@ -101,7 +101,7 @@ def grow_forest(
     trees = [estimator.tree_ for estimator in grown.estimators_]
     starts = np.cumsum([0, *(tree.node_count for tree in trees)])
 
-    def joined(name: str) -> NDArray[np.int64]:
+    def joined(name: str) -> IntArray:
         parts = [getattr(tree, name) for tree in trees]
         moved = [np.where(part >= 0, part + start, -1) for part, start in zip(parts, starts)]
         return np.concatenate(moved).astype(np.int64)

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-IntArray = NDArray[np.int64]
+from snugnet.space.layout import IntArray as IntArray
 
 
 def reorder(x: Tensor, rows: IntArray, target: IntArray) -> Tensor:

@@ -17,7 +17,6 @@ from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from snugnet.errors import BadInput
@@ -26,13 +25,12 @@ from snugnet.nets.elastic import pointwise
 from snugnet.nets.network import Network, build
 from snugnet.nets.separate_operation import SeparateOperation, normalised
 from snugnet.space.architecture import Architecture
-from snugnet.space.layout import Layout
+from snugnet.space.layout import FloatArray, Layout
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import HeadSpec, StemSpec
 
 Operation = int | Tensor
 """What runs in a layer: the number of one operation, or weights [C] over all."""
-FloatArray = NDArray[np.float64]
 
 
 @final

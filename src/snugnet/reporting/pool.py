@@ -19,19 +19,18 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snugnet.budgets import FeasibleSet, cheapest, feasible
 from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, DamagedFile, Infeasible, SnugnetError
 from snugnet.reporting.reading import RunFiles
 from snugnet.solve import TOLERANCE, best_choice
+from snugnet.solve.problem import Floats
 from snugnet.space.architecture import Architecture, parse
 from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import plan
 
-Floats = NDArray[np.float64]
 Costs = dict[str, float]
 _MOST_EVALUATED: Final = 2000
 _ALONE: Final = 12  # budgets along one resource

@@ -24,7 +24,6 @@ from typing import Any, final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from snugnet.budgets import FeasibleSet
 from snugnet.errors import DamagedFile
@@ -33,11 +32,11 @@ from snugnet.nets import Supernet
 from snugnet.searching.objective import prepared
 from snugnet.seeds import Seed
 from snugnet.solve import Objective
+from snugnet.solve.problem import Floats
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
 from snugnet.space.space import SearchSpace
 
-Floats = NDArray[np.float64]
 _NUMBERS = ("value", "error", "loss", "loss_error", "right", "right_error")
 _RIDGE = 1e-3  # of the mean diagonal: only settles directions the data leaves open (indicators of one slot sum to one)
 

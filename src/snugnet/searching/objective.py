@@ -17,15 +17,14 @@ from typing import Any, Literal, final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from snugnet.evaluate.scoring import ImageCache, best_scale, device_of, resized
 from snugnet.nets import Supernet
 from snugnet.nets.network import fixed_weights
 from snugnet.seeds import Seed
+from snugnet.solve.problem import Floats as Floats
 
-Floats = NDArray[np.float64]
 GradientKind = Literal["sampled", "expected"]
 LossKind = Literal["calibrated", "plain"]
 _CALIBRATION_IMAGES = 256  # whose sampled paths the scale of the logits is fitted to

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, final, get_args
 import torch
 from torch import Tensor, nn
 
+from snugnet.data.folder import IMAGENET_MEAN, IMAGENET_STD
 from snugnet.errors import BadInput
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.network import Network
@@ -26,7 +27,6 @@ UNDERSTOOD = (
     "HardCoRe-NAS), torchvision's mobilenet_v2, mobilenet_v3 and efficientnet, efficientnet_lite_pytorch's, "
     "and this project's own"
 )
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IDLE = ("Identity", "DropPath", "StochasticDepth")  # does nothing in evaluation
 _SAME = ("Conv2dSame", "Conv2dStaticSamePadding", "Conv2dDynamicSamePadding", "SameConv2d")
 Unit = tuple[nn.Module, nn.Module]  # convolution, BN

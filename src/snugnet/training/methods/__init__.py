@@ -25,18 +25,7 @@ PHASES: dict[str, type[Method]] = {
     "singlepath": singlepath,
     "tfnas": tfnas,
 }
-METHODS: dict[str, Callable[..., Method]] = {
-    "alpha": alpha,
-    "attentive": attentive,
-    "classifier": classifier,
-    "finetune": finetune,
-    "largest": largest,
-    "multipath": multipath,
-    "sandwich": sandwich,
-    "scratch": scratch,
-    "singlepath": singlepath,
-    "tfnas": tfnas,
-}
+METHODS: dict[str, Callable[..., Method]] = {**PHASES, "finetune": finetune, "scratch": scratch}
 # Keys and names that recipes had before, and what they are called now.
 RENAMED = {
     "shift": "crop_padding",
