@@ -114,7 +114,7 @@ def learnt_once(truth: Truth, rng: np.random.Generator, evaluations: int) -> Cho
     for i in rng.permutation(len(choices))[: evaluations - 5]:
         value, error = truth.evaluate(choices[i])
         search.learn(Evaluation(choice=choices[i], value=value, error=error))
-    effects = search.posterior().mean
+    effects = search.beliefs.posterior.mean
     n = len(truth.problem.option_slot)
     objective = Objective(truth.problem.split_alpha(effects[:n]), truth.problem.split_beta(effects[n:]))
     for choice in best_choices(truth.problem, objective, count=5).found:

@@ -182,6 +182,7 @@ class Bench:
                 contest = Contest(self.supernet, self.data, self.seen, method, count, Path(home))
                 for number, budget in enumerate(self.budgets):
                     chosen, counted = contest.run(budget, seed=self.seed)
+                    assert 0 < len(counted.met) <= count, "equal effort: no method may evaluate more"
                     judged, tested = self.judge(chosen), self.test(chosen)
                     rows.append(
                         {
@@ -254,7 +255,7 @@ class Bench:
             belief = Belief(space, prior)
             for network in drawn[:count]:
                 belief.learn(network, self.seen(network))
-            told[f"posterior left out {count}"] = vars(agreement(belief.posterior.left_out(), judged[:count]))
+            told[f"posterior left out {count}"] = vars(agreement(belief.model.posterior.left_out(), judged[:count]))
         return told
 
 

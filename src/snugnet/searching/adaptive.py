@@ -19,6 +19,7 @@ is written down: a killed search goes on where it stopped.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +36,7 @@ from snugnet.searching.choice_effects import agreement
 from snugnet.searching.context import Outcome, SearchContext, SearchMethod, Task
 from snugnet.searching.objective import Floats, RelaxedObjective
 from snugnet.seeds import Seed
-from snugnet.solve import EffectsPosterior, balanced_start, best_choices
+from snugnet.solve import CALM, INITIAL_WITH_PRIOR, Beliefs, EffectsPosterior, balanced_start, best_choices
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample
@@ -44,10 +45,6 @@ from snugnet.store import fingerprint, read_json, write_json
 
 _PRIOR_AT = 0.35  # MACs of the balanced point: this share of the way from the cheapest network to the uniform mixture
 _RARE = 0.1  # a slot that runs for a smaller share of images counts as if it ran for this one: hardly anything is known
-_INITIAL = 8  # networks of the prior's effects and random ones together, where the run knows fewer
-_DRAWS = 4  # of the posterior, before the next best by its mean is taken
-_CALM = 3  # proposals in a row without a prospect that end the loop
-_WORTH_OF_DRAWS = 32  # an expected improvement is believed as a mean over this many draws would be
 _SHARED_FROM, _SHARED_IMAGES = 4, 500  # networks and images that tell how much of the noise is shared
 _GENERATIONS, _CHILDREN = 3, 64  # of the proposer where costs do not add up
 
@@ -85,10 +82,10 @@ class Adaptive(SearchMethod):
         winner = self._winner(task, belief)
         accuracy, error = belief.accuracy(winner)
         details = {
-            "expected_score": belief.means()[winner],
+            "expected_score": belief.model.expected()[winner][0],
             "known": len(belief.scores) - len(trace),
-            "worths": {"value": belief.posterior.mean.tolist(), "error": belief.effect_errors().tolist()},
-            "prior_slope": belief.posterior.slope,
+            "worths": {"value": belief.model.posterior.mean.tolist(), "error": belief.effect_errors().tolist()},
+            "prior_slope": belief.model.posterior.slope,
             "shared_noise": prior.shared,
             **belief.correlations(),
         }
@@ -99,12 +96,12 @@ class Adaptive(SearchMethod):
         proposer, calm = Proposer(task.context, belief), 0
         trace: list[dict[str, Any]] = []
         task.progress.start("adaptive search", most)
-        while len(trace) < most and (calm < _CALM or not self.stop_early):
+        while len(trace) < most and (calm < CALM or not self.stop_early):
             rng = Seed(task.seed).fold_in("adaptive", len(belief.scores)).numpy()
             network = proposer.next(rng, self.explore)
             if network is None:  # everything that fits is known
                 break
-            promising = belief.promises(network, proposer.incumbent())
+            promising = belief.model.promises(network, proposer.incumbent())
             score = task.evaluator(network)
             belief.learn(network, score)
             calm = 0 if promising else calm + 1
@@ -124,12 +121,12 @@ class Adaptive(SearchMethod):
         rounds = [left // 2**i for i in range(3) if left // 2**i] if ratio > 1 else []
         for number, count in enumerate(rounds, 1):
             images = round(evaluator.first_images * ratio ** (number / len(rounds)))
-            finalists = belief.ranked(fitting)[:count]
+            finalists = belief.model.ranked(fitting)[:count]
             evaluator.prefetch(finalists, images)
             for network in finalists:
                 belief.learn(network, evaluator.evaluate_on(network, images))
         while True:
-            best = belief.ranked(fitting)[0]
+            best = belief.model.ranked(fitting)[0]
             if belief.scores[best].images >= evaluator.full_images:
                 return best
             belief.learn(best, evaluator.evaluate_full(best))
@@ -272,19 +269,22 @@ def _by_image(answers: Answers) -> Floats:
 
 @final
 class Belief:
-    """Evidence about the networks of a space, and the posterior of effects that follows from it."""
+    """Evidence about the networks of a space: their scores, and the beliefs about effects that follow from them."""
 
     def __init__(self, space: SearchSpace, prior: Prior) -> None:
-        self.space, self.scores = space, dict[Architecture, Score]()
+        self.scores = dict[Architecture, Score]()
         self._layout, self._prior = Layout(space), prior
         self._rows: dict[Architecture, Floats] = {}
-        self._posterior: EffectsPosterior | None = None
+        effects = None if prior.effects is None else np.array(prior.effects)
+        self.model: Beliefs[Architecture] = Beliefs(self.rows, prior=effects, initial=INITIAL_WITH_PRIOR, order=str)
 
     def learn(self, network: Architecture, score: Score) -> None:
         """Of several evaluations of a network the one on most images counts: it holds the others' images."""
         if network in self.scores and self.scores[network].images >= score.images:
             return
-        self.scores[network], self._posterior = score, None
+        self.scores[network] = score
+        own = math.sqrt(1 - self._prior.shared)
+        self.model.learn(network, score.score, own * (score.error if math.isfinite(score.error) else 1.0))
 
     def rows(self, networks: Sequence[Architecture]) -> Floats:
         """[n, columns] of the layout."""
@@ -293,77 +293,19 @@ class Belief:
             self._rows |= zip(missing, self._layout.features(self._layout.encode(missing)))
         return np.array([self._rows[a] for a in networks])
 
-    @property
-    def posterior(self) -> EffectsPosterior:
-        if self._posterior is None:
-            scores = list(self.scores.values())
-            own = math.sqrt(1 - self._prior.shared)
-            errors = [own * (s.error if math.isfinite(s.error) else 1.0) for s in scores]
-            self._posterior = self._fit([s.score for s in scores], errors)
-        return self._posterior
-
-    def _fit(self, values: list[float], errors: list[float]) -> EffectsPosterior:
-        return EffectsPosterior.fit(self.rows(list(self.scores)), values, errors, self._prior.effects)
-
-    def draw(self, rng: np.random.Generator, explore: float) -> Floats:
-        """Effects per column: from the posterior; while there is too little evidence the prior's, then the prior's and
-        random ones in equal parts."""
-        if len(self.scores) < _INITIAL:
-            first = not self.scores and self._prior.effects is not None
-            noise = np.zeros(self._layout.columns) if first else rng.normal(size=self._layout.columns)
-            return self._scaled_prior() + noise
-        mean = self.posterior.mean
-        return mean + explore * (self.posterior.draw(rng) - mean)
-
-    def _scaled_prior(self) -> Floats:
-        """The prior's effects with a mean square of 1; zeros where there are none."""
-        effects = np.zeros(self._layout.columns) if self._prior.effects is None else np.array(self._prior.effects)
-        scaled: Floats = effects / max(float(np.sqrt(np.mean(effects**2))), 1e-12)
-        return scaled
-
-    def means(self) -> dict[Architecture, float]:
-        """The posterior mean of every evaluated network's score: its own evaluations and the model together."""
-        return dict(zip(self.scores, self.posterior.evaluated()[0].tolist()))
-
-    def ranked(self, networks: Sequence[Architecture]) -> list[Architecture]:
-        """By posterior mean, best first."""
-        means = self.means()
-        return sorted(networks, key=lambda a: (-means[a], str(a)))
-
-    def promises(self, network: Architecture, incumbent: Architecture | None) -> bool:
-        """Is the improvement expected of `network` more than its own standard error?
-
-        The error is that of a mean over draws, in closed form: a network that beats the best in hardly any draw does not
-        promise anything."""
-        if incumbent is None or len(self.scores) <= _INITIAL:
-            return True
-        model = self.posterior
-        ours, best = self.rows([network, incumbent])
-        mean, _ = model.predict(ours[None])
-        gain = float(mean[0]) - self.means()[incumbent]
-        row = list(self.scores).index(incumbent)
-        doubt = min(float(model.evaluated()[1][row]), model.misfit**2)
-        away = ours - best
-        spread = math.sqrt(max(float(away @ model.covariance @ away), 0.0) + model.misfit**2 + doubt)
-        z = gain / max(spread, 1e-300)
-        density, below = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-z / math.sqrt(2))
-        improvement = spread * (density + z * below)
-        square = (gain**2 + spread**2) * below + gain * spread * density
-        error = math.sqrt(max(square - improvement**2, 0.0) / _WORTH_OF_DRAWS)
-        return improvement >= error
-
     def accuracy(self, network: Architecture) -> tuple[float, float]:
         """The posterior mean of an evaluated network's accuracy and its standard error, the shared noise included."""
         likely = [(s.accuracy * s.images + 1) / (s.images + 2) for s in self.scores.values()]
         noise = [p * (1 - p) / s.images for p, s in zip(likely, self.scores.values())]
         errors = [math.sqrt(v * (1 - self._prior.shared)) for v in noise]
-        mean, variance = self._fit([s.accuracy for s in self.scores.values()], errors).evaluated()
+        rows, values = self.rows(list(self.scores)), [s.accuracy for s in self.scores.values()]
+        mean, variance = EffectsPosterior.fit(rows, values, errors, self._prior.effects).evaluated()
         row = list(self.scores).index(network)
         error = math.sqrt(float(variance[row]) + self._prior.shared * noise[row])
         return min(max(float(mean[row]), 0.0), 1.0), error
 
     def effect_errors(self) -> Floats:
-        errors: Floats = np.sqrt(np.maximum(np.diag(self.posterior.covariance), 0.0))
+        errors: Floats = np.sqrt(np.maximum(np.diag(self.model.posterior.covariance), 0.0))
         return errors
 
     def correlations(self) -> dict[str, Any]:
@@ -372,7 +314,7 @@ class Belief:
         told: dict[str, Any] = {"prior": None}
         if self._prior.effects is not None:
             told["prior"] = asdict(agreement(self.rows(list(self.scores)) @ np.array(self._prior.effects), scores))
-        return {**told, "posterior": asdict(agreement(self.posterior.left_out(), scores))}
+        return {**told, "posterior": asdict(agreement(self.model.posterior.left_out(), scores))}
 
 
 @final
@@ -392,21 +334,16 @@ class Proposer:
 
     def incumbent(self) -> Architecture | None:
         known = self.fitting()
-        return self.belief.ranked(known)[0] if known else None
+        return self.belief.model.ranked(known)[0] if known else None
 
     def best_score(self) -> float:
         return max(self.belief.scores[a].score for a in self.fitting())
 
     def next(self, rng: np.random.Generator, explore: float) -> Architecture | None:
         """None only if every network that fits is known (or, where costs do not add up, no other was met)."""
-        for attempt in range(_DRAWS):
-            effects = self.belief.draw(rng, explore)
-            for network in self._best(effects, 1 + 4 * attempt, rng):
-                if network not in self.belief.scores:
-                    return network
-        effects = self.belief.posterior.mean
-        ranked = self._best(effects, len(self.fitting()) + 1, rng)
-        return next((a for a in ranked if a not in self.belief.scores), None)
+        columns = Layout(self.context.space).columns
+        best = functools.partial(self._best, rng=rng)
+        return self.belief.model.propose(rng, explore, best, len(self.fitting()), columns)
 
     def _best(self, effects: Floats, count: int, rng: np.random.Generator) -> list[Architecture]:
         """Networks within the limits, best first under `effects`."""

@@ -4,7 +4,8 @@ Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadra
 `infeasible` explains limits; `adaptive` spends evaluations, by the posterior of effects.
 """
 
-from snugnet.solve.adaptive import AdaptiveSearch, EffectsPosterior, Evaluation, adaptive_maximise
+from snugnet.solve.adaptive import CALM, INITIAL_WITH_PRIOR, AdaptiveSearch, Evaluation, adaptive_maximise
+from snugnet.solve.effects import Beliefs, EffectsPosterior
 from snugnet.solve.frank_wolfe_steps import (
     Block,
     FrankWolfeState,
@@ -24,8 +25,11 @@ from snugnet.solve.projection import argmax_baseline, project, project_alternati
 from snugnet.solve.quadratic import balanced_start
 
 __all__ = [
+    "CALM",
+    "INITIAL_WITH_PRIOR",
     "TOLERANCE",
     "AdaptiveSearch",
+    "Beliefs",
     "Block",
     "Choice",
     "EffectsPosterior",
