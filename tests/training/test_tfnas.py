@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from snugnet.space import BlockChoice, Head, SearchSpace, Stage, Stem, preset
 from snugnet.space.space import BlockRules
 from snugnet.training import methods, train
 from snugnet.training.methods._tfnas import ArchitectureAdam, ExpectedCosts
-from snugnet.training.optimiser import learning_rate
+from snugnet.training.optimiser import build, learning_rate
 from standin import same, toy_data, weights
 
 RULES = BlockRules(se_of="input", se_divisor=1, se_act="block", se_gate="sigmoid", share=False)
@@ -301,6 +302,16 @@ def test_optimisers_are_made_anew_every_epoch():
     finally:
         type(METHOD).end_epoch = end
     assert all(before > 0 and after == 0 for before, after in moments)
+
+
+def test_dropped_channels_stay_as_they_are_and_what_runs_decays_once():
+    assert {group["weight_decay"] for group in build(supernet(), METHOD, fused=False).param_groups} == {0.0}
+    start, (net, _) = supernet(), run(method=replace(METHOD, weight_decay=0.01, epochs=2, scaling=False))
+    for number in range(len(net.layers)):
+        for before, after in zip(start.operations(number), net.operations(number)):
+            dropped = before.channels[int(before.width) :]
+            assert len(dropped) and torch.equal(before.depthwise.weight[dropped], after.depthwise.weight[dropped])
+            assert torch.equal(before.project.weight[:, dropped], after.project.weight[:, dropped])
 
 
 def test_the_early_stop_ends_the_phase_when_orders_have_settled(tmp_path):

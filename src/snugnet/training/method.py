@@ -162,6 +162,7 @@ class Method(ABC):
     norm_momentum: ClassVar[float | None] = None  # of BN's running statistics in training; None: the model's own
     separate: ClassVar[bool] = False  # and one whose operations have weights of their own (`nets.MixedSupernet`)
     needs_budget: ClassVar[bool] = False  # what it learns depends on the limits given to `train`
+    decays_itself: ClassVar[bool] = False  # its losses hold the weight decay already; the optimiser adds none
     kept_as: ClassVar[str | None] = None  # the file in the run folder that keeps the weights of the phase's end
 
     epochs: int | float  # a part of an epoch is trained where it says so

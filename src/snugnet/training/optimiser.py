@@ -25,7 +25,7 @@ def build(model: nn.Module, method: Method, *, fused: bool) -> torch.optim.SGD:
     spared = [p for p in parameters if not (p.ndim > 1 or method.decay_norm_and_bias)]
     groups = [
         {"params": group, "weight_decay": decay}
-        for group, decay in ((decays, method.weight_decay), (spared, 0.0))
+        for group, decay in ((decays, 0.0 if method.decays_itself else method.weight_decay), (spared, 0.0))
         if group
     ]
     nesterov = method.nesterov and method.momentum > 0

@@ -9,7 +9,8 @@ soft Gumbel weights g over all operations:
 
 E[cost] is `expected_cost` at (g, softmax(beta)) by the tables, each operation at its present width. At the end of every
 epoch after the first `weights_only_epochs`, the widths of the strongest network are scaled to the limits
-(`solve.elasticity`). Depths are never sampled: stages are sink-connecting. Dropped channels get no update and do not decay.
+(`solve.elasticity`). Depths are never sampled: stages are sink-connecting. Dropped channels get no update and do not decay,
+so the decay of what runs is part of the loss, and of what is clipped.
 `searching.tfnas` derives the network. Epochs count from 0; all defaults are the paper's, for 90 epochs of batch 32.
 """
 
@@ -48,6 +49,7 @@ class TfNas(Method):
     elastic: ClassVar[bool] = True
     separate: ClassVar[bool] = True
     needs_budget: ClassVar[bool] = True
+    decays_itself: ClassVar[bool] = True
 
     epochs: int = 90
     lr: float = 0.025
