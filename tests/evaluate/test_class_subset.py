@@ -27,16 +27,16 @@ def test_one_class_from_each_group_of_neighbours():
 def test_only_images_of_the_chosen_classes_are_left_cut_80_20_in_each():
     data = load("digits")
     part = with_classes(data, [7, 2], seed=1)
-    assert part.classes == 10 and part.about == data.about
-    for number in (2, 7):
-        counts = {
-            split: int((part.labels[part.positions(split)] == number).sum()) for split in ("train", "val", "test")
-        }
+    assert part.classes == 2 and part.about.task_classes == 10 and part.about.class_names == ("2", "7")
+    for here, number in enumerate((2, 7)):
+        counts = {split: int((part.labels[part.positions(split)] == here).sum()) for split in ("train", "val", "test")}
         whole = int((data.labels[data.positions("train+val")] == number).sum())
         assert counts["train"] + counts["val"] == whole and counts["val"] == round(0.2 * whole)
         assert counts["test"] == int((data.labels[data.positions("test")] == number).sum())
     labels = torch.cat([part.labels[part.positions(split)] for split in ("train", "val", "test")])
-    assert set(labels.tolist()) == {2, 7}
+    assert set(labels.tolist()) == {0, 1}
+    some = part.positions("train")[:40]
+    assert torch.equal(torch.tensor([2, 7])[part.labels[some]], data.labels[some])  # the same images, renumbered
     assert not set(part.positions("train").tolist()) & set(part.positions("val").tolist())
     assert part.identity() != data.identity() and with_classes(data, [2, 7], seed=1).identity() == part.identity()
     with pytest.raises(BadInput, match="from 0 to 9"):
@@ -60,7 +60,7 @@ def test_accuracies_by_class_and_the_recipe_that_takes_them(tmp_path):
     path = found.save(tmp_path / "classes.json")
     section = DataSection(name="digits", subset={"accuracies": str(path), "groups": 2, "seed": 3})
     part = section.load()
-    chosen = sorted({int(label) for label in part.labels[part.positions("train")]})
+    chosen = [int(name) for name in part.about.class_names]
     assert len(chosen) == 2 and chosen[0] % 2 != chosen[1] % 2  # one of the hard half, one of the easy half
     assert section.load(whole=True).size("train") == data.size("train")
     with pytest.raises(BadInput, match="must be about the"):

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
 
+from snugnet.costs.analytic import params
 from snugnet.deploy.card import read_certificate
+from snugnet.deploy.network_file import read_network
 from snugnet.errors import BadInput
 from snugnet.fitting import find
 from snugnet.fitting.pipeline import training_costs
@@ -73,9 +76,12 @@ def test_a_certified_network_inside_every_budget(finished):
 
 def test_the_search_had_five_classes_and_the_network_has_all_ten(finished):
     run = open_run(finished)
-    assert isinstance(run.supernet, MixedSupernet)
-    assert set(run.data.labels[run.data.positions("train")].tolist()) == {1, 3, 5, 7, 8}
-    assert set(run.recipe.load_data(whole=True).labels.tolist()) == set(range(10))
+    assert isinstance(run.supernet, MixedSupernet) and run.supernet.classifier.out_features == 5
+    assert run.data.about.class_names == ("1", "3", "5", "7", "8") and run.supernet.space.classes == 10
+    network = read_network(finished)
+    assert network.plan.head.classes == 10 and network.card.class_names == tuple("0123456789")
+    found = json.loads((finished / "search.json").read_text())
+    assert found["predicted"]["params"] == params(network.plan)  # counted for all ten, as it ships
     architecture = json.loads((finished / "architecture.json").read_text())
     assert architecture["head"] == 96
     log = next((finished / "finetune").glob("*/state/*.json"))
@@ -111,6 +117,23 @@ def test_the_wrong_search_is_refused_before_anything_is_done(tmp_path, snug):
     (tmp_path / "wrong.yaml").write_text(RECIPE.replace("method: tfnas, front: 2", "method: adaptive"))
     code, _, err = snug("run", str(tmp_path / "wrong.yaml"), "--out", str(tmp_path / "run"))
     assert code == 2 and "share weights" in err and not (tmp_path / "run" / "table.json").exists()
+
+
+def test_a_part_of_the_classes_must_be_followed_by_training_on_all(finished, tmp_path, snug):
+    """From scratch, or with inherited weights and a new last layer; never with the answers of the part alone."""
+    text = RECIPE.replace("scratch: true", "scratch: false")
+    (tmp_path / "taught.yaml").write_text(text)
+    code, _, err = snug("run", str(tmp_path / "taught.yaml"), "--out", str(tmp_path / "run"))
+    assert code == 2 and "must be trained on all of them" in err and "distill" in err
+    run = tmp_path / "inherited"
+    shutil.copytree(finished, run)
+    (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace("scratch: true", "scratch: false"))
+    code, out, err = snug("finetune", str(run), "--epochs", "0", "--threads", "1")
+    assert code == 2 and "epochs: 0" in err
+    options = ("--option", "distill=0", "--epochs", "1", "--threads", "1", "--json")
+    code, out, err = snug("finetune", str(run), *options)
+    assert code == 0, err
+    assert read_network(run).plan.head.classes == 10 and "before" not in json.loads(out)
 
 
 @pytest.mark.parametrize("name", ["tfnas-digits", "tfnas-cifar10", "tfnas-imagenet"])

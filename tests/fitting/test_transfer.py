@@ -9,8 +9,9 @@ from snugnet.data import load
 from snugnet.deploy.card import Card
 from snugnet.deploy.network_file import read_network, save_network
 from snugnet.errors import BadInput, UnknownName
-from snugnet.fitting.transfer import Transfer, transfer, with_classes
+from snugnet.fitting.transfer import Transfer, transfer
 from snugnet.nets import build
+from snugnet.nets.network import with_new_classifier
 from snugnet.space import Head, SearchSpace, Stage, Stem, largest
 from standin import toy_data
 
@@ -48,12 +49,14 @@ def test_the_papers_settings_are_the_defaults():
 
 def test_all_but_the_last_layer_is_kept(source):
     before = read_network(source).network
-    after = with_classes(before, 4, 0.5, seed=1)
+    after = with_new_classifier(before, 4, seed=1, dropout=0.5)
     assert after.plan.head.classes == 4 and after.head.dropout.p == 0.5
     for name, tensor in before.state_dict().items():
         if not name.startswith("head.classifier"):
             assert torch.equal(tensor, after.state_dict()[name])
-    assert torch.equal(after.head.classifier.weight, with_classes(before, 4, 0.5, seed=1).head.classifier.weight)
+    assert torch.equal(
+        after.head.classifier.weight, with_new_classifier(before, 4, seed=1, dropout=0.5).head.classifier.weight
+    )
 
 
 def test_the_best_pair_on_held_out_images_trains_the_network_that_is_kept(source):

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from conftest import fake_latency
 
+from conftest import fake_latency
 from fake_device import CUDA, fake_device
 from snugnet.nets import MixedSupernet
 from snugnet.searching.search import METHODS, search

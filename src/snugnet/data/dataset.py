@@ -39,10 +39,16 @@ class About:
     std: tuple[float, float, float]
     hflip: bool  # does an image keep its class when mirrored?
     crop: float = 1.0  # share of the short side that an image's central square takes when it is evaluated
+    part_of: int | None = None  # how many classes the whole set has, where these are a part of them
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def task_classes(self) -> int:
+        """Those of the whole set: what the network that ships has to know, and what it costs."""
+        return self.part_of or self.classes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """A part of the classes for a search: hard, middling and easy ones in equal shares (TF-NAS, supplementary, section 2).
 
 Classes are sorted by the accuracy a trained network has on each (`class_accuracies`, kept in a file), cut into groups of
-neighbours, and one is drawn from every group. The set keeps its list of classes and their numbers, and only the images of
-the chosen ones are left, so that spaces, tables and the last layer stay those of the whole task. Inside every class images
-are cut 80/20 anew.
+neighbours, and one is drawn from every group. What is left is a set of those classes, numbered anew, which remembers how
+many there were (`About.part_of`): a super-network learns to tell the chosen ones apart, but what it costs is counted for the
+last layer of the whole task, and the found network is trained on all of it. Inside every class images are cut 80/20 anew.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def pick_classes(accuracies: Sequence[float], groups: int, seed: int = 0) -> lis
 
 
 def with_classes(data: D, classes: Sequence[int], seed: int = 0) -> D:
-    """`data` with the images of these classes alone, each class cut 80/20 into train and val by the seed."""
+    """These classes alone, numbered from 0 in their order, each cut 80/20 into train and val by the seed."""
     chosen = sorted(set(classes))
     if not chosen or chosen[0] < 0 or chosen[-1] >= data.classes:
         raise BadInput(
@@ -95,4 +95,9 @@ def with_classes(data: D, classes: Sequence[int], seed: int = 0) -> D:
     test = data.index["test"]
     kept = test[torch.isin(labels[test], torch.tensor(chosen))]
     index = {**{name: torch.cat(rows).sort().values for name, rows in parts.items()}, "test": kept}
-    return replace(data, index=index)
+    numbers = torch.full((data.classes,), -1)  # of images that no split holds any more
+    numbers[chosen] = torch.arange(len(chosen))
+    names = tuple(data.about.class_names[number] for number in chosen)
+    about = replace(data.about, class_names=names, part_of=data.about.task_classes)
+    changes: dict[str, Any] = {"index": index, "about": about, "labels": numbers[labels]}
+    return replace(data, **changes)

@@ -1,9 +1,10 @@
 """From a found architecture to a trained plain network in the run folder.
 
 Inherited weights with batch-norm statistics of their own, then fine-tuning with the largest network as teacher; or the
-weights of the trained network that a run started from; or training from scratch. Every network and setting has a folder of
-its own under `finetune/`, so each resumes by itself. Where fine-tuning left the network worse on held-out images than it
-was, the network is shipped as it was, and that is said.
+weights of the trained network that a run started from; or training from scratch. A search on a part of the classes leaves a
+network without a last layer for the others: it gets a new one, and has no answers to learn from. Every network and setting
+has a folder of its own under `finetune/`, so each resumes by itself. Where fine-tuning left the network worse on held-out
+images than it was, the network is shipped as it was, and that is said.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from snugnet.evaluate.scoring import ImageCache, accuracy, device_of, resized, s
 from snugnet.fitting.recipe import FinetuneSection, unknown_key
 from snugnet.nets import Network, Supernet, build, extract
 from snugnet.nets.extraction import folded
+from snugnet.nets.network import with_new_classifier
 from snugnet.progress import Progress
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
@@ -87,13 +89,16 @@ def finetune_found(
     """Train the found network and write network.safetensors and accuracy.json. `origin`: a super-network whose weights it
     starts from, in place of those of `supernet`, which it must then not fall behind."""
     method = finetune_method(section)  # a misspelt option is refused even where there is nothing to train
+    part = supernet.trained_space.classes != data.classes
+    if part:
+        require_training(section)
     images = ImageCache(data)  # placed where each network is: training may move it
     network, teacher = _pupil_and_teacher(supernet, images, architecture, section, seed, folder / TEACHER)
     if origin is not None and not method.describe().get("distill"):  # its features say something, its answers do not
         teacher = AtResolution(folded(extract(origin, largest(origin.space))).to(device_of(supernet)))
     beside: dict[str, float] = {}
     if section.epochs:
-        if not section.scratch:
+        if not section.scratch and not part:
             beside["before"] = accuracy(network, images)
         if teacher is not None and method.describe().get("distill"):
             beside["teacher"] = accuracy(teacher, images)
@@ -112,6 +117,18 @@ def finetune_found(
     tuned = Finetuned(val=accuracy(network, images), test=accuracy(network, images, "test"), **beside)
     write_json(folder / "accuracy.json", {**tuned.to_json(), "architecture": str(architecture)})
     return tuned
+
+
+def require_training(section: FinetuneSection) -> None:
+    """Refuse settings that cannot make a network of all classes from a search on a part of them."""
+    taught = finetune_method(section).describe().get("distill") and not section.scratch
+    if section.epochs and not taught:
+        return
+    raise BadInput(
+        "a network that was searched on a part of the classes must be trained on all of them, without that part's answers",
+        value="distill" if section.epochs else "finetune.epochs: 0",
+        remedy="Set finetune.scratch: true, or finetune.options.distill: 0, with some epochs.",
+    )
 
 
 def finetune_method(section: FinetuneSection) -> Method:
@@ -158,6 +175,9 @@ def _pupil_and_teacher(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return build(architecture, supernet.space).to(device_of(supernet)), None
+    if supernet.trained_space.classes != images.data.classes:
+        known = [subnetwork(supernet, network, images) for network in (architecture, largest(supernet.space))]
+        return with_new_classifier(known[0], images.data.classes, seed), AtResolution(known[1])
     origins = [supernet]
     if section.epochs and kept.exists():
         before = copy.deepcopy(supernet)

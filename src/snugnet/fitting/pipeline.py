@@ -32,7 +32,7 @@ from snugnet.devices.device import Device
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.fitting import runs
-from snugnet.fitting.finetuning import card_of, finetune_found, finetune_method
+from snugnet.fitting.finetuning import card_of, finetune_found, finetune_method, require_training
 from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
 from snugnet.fitting.recipe import MeasureSection, Recipe
 from snugnet.nets import Supernet, build
@@ -71,6 +71,8 @@ class Pipeline:
         require_kind(make_method(recipe.search.method, recipe.search.options), separate=separate)
         finetune_method(recipe.finetune).check()
         check_trackers(recipe.trackers)
+        if recipe.data.subset is not None:
+            require_training(recipe.finetune)
         self.data = recipe.load_data()
         self.space = recipe.build_space(self.data)
         exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
@@ -410,9 +412,10 @@ class Pipeline:
         """Certify what will run: the ONNX file, which then carries the certificate's hash in its metadata (the weights stay
         what they are); on a device that opens no such files (PyTorch), the network itself."""
         network = load(self.folder / "network.safetensors")
-        images = next(self._data_at_its_resolution.batches("test", 8))[0]
+        data = self._data_at_its_resolution
+        images = next(data.batches("test", 8))[0]
         path, proof = self.folder / "network.onnx", self.folder / "certificate.json"
-        card = card_of(self.data, self.supernet, self.result.architecture, self.promised.to_json())
+        card = card_of(data, self.supernet, self.result.architecture, self.promised.to_json())
         export(network, path, card=card, images=images, program=self.folder / "network.pt2")
         if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
             certificate = self._certify(path, proof, plan=network.plan)

@@ -97,7 +97,7 @@ class SpaceSection(Section):
     def _named(self, data: Data) -> SearchSpace:
         if Path(self.name).suffix.lower() in (".yaml", ".yml"):
             return find_space(self.name)
-        options: dict[str, Any] = {"classes": data.classes, "resolution": data.about.resolution}
+        options: dict[str, Any] = {"classes": data.about.task_classes, "resolution": data.about.resolution}
         return find_space(self.name, **options, **({} if self.width is None else {"width": self.width}))
 
 
@@ -214,6 +214,8 @@ class Recipe(Section):
             raise ValueError("a recipe has either `space` or `start`")
         if self.finetune.from_start and self.start is None:
             raise ValueError("`finetune: {from_start: true}` needs a `start`")
+        if self.data.subset is not None and self.start is not None:
+            raise ValueError("a `subset` of the classes is for a search from nothing, not from a `start`")
         return self
 
     def load_data(self, resolution: int | None = None, *, whole: bool = False) -> Data:

@@ -79,15 +79,17 @@ def first_supernet(recipe: Recipe, data: Data) -> Supernet:
     """The super-network that training starts from: the space around a trained network, or weights drawn from the seed."""
     if recipe.start is None:
         separate = any(method.separate for method in recipe.train.methods())
-        return fresh_supernet(recipe.build_space(data), recipe.seed, separate=separate)
+        part = data.classes if data.about.part_of else None
+        return fresh_supernet(recipe.build_space(data), recipe.seed, separate=separate, classes=part)
     with Seed(recipe.seed).fold_in("weights").seed_globals():  # the new classifier's
         return elastic(load_start(recipe.start.name), classes=data.classes, **recipe.start.options)
 
 
-def fresh_supernet(space: SearchSpace, seed: int, *, separate: bool = False) -> Supernet:
-    """A super-network with weights drawn from the seed alone; `separate`: of separate operations."""
+def fresh_supernet(space: SearchSpace, seed: int, *, separate: bool = False, classes: int | None = None) -> Supernet:
+    """A super-network with weights drawn from the seed alone; `separate`: of separate operations; `classes`: of its last
+    layer, where it learns a part of the space's."""
     kind: Any = MixedSupernet if separate else Supernet
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seed(seed).fold_in("weights").number())
-        supernet: Supernet = kind(space)
+        supernet: Supernet = kind(space, classes)
         return supernet

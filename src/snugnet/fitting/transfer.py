@@ -13,16 +13,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from snugnet.data.dataset import Data, load
 from snugnet.deploy.network_file import NetworkFile, read_network, save_network
 from snugnet.errors import BadInput
 from snugnet.evaluate.scoring import ImageCache, accuracy
 from snugnet.fitting.recipe import unknown_key
-from snugnet.nets.network import Network, build_plan
+from snugnet.nets.network import Network, with_new_classifier
 from snugnet.progress import NullProgress, Progress
-from snugnet.seeds import Seed
 from snugnet.store import fingerprint, write_json
 from snugnet.training import methods, train
 from snugnet.training.method import Method
@@ -113,7 +110,7 @@ def transfer(
 
     def trained(lr: float, decay: float, epochs: int, split: str) -> Network:
         method = settings.method(lr, decay, epochs, split)
-        pupil = with_classes(file.network, images.classes, settings.dropout, seed)
+        pupil = with_new_classifier(file.network, images.classes, seed, settings.dropout)
         home = folder / "trials" / fingerprint([*about, method.describe()])[:12]
         train(pupil, images, method, out=home, start=home.name, **common)
         return pupil.eval()
@@ -134,17 +131,6 @@ def transfer(
     result = Transferred(network=path, test=accuracy(shipped, cache, "test"), trials=trials, **rates)
     write_json(folder / "transfer.json", result.to_json())
     return result
-
-
-def with_classes(network: Network, classes: int, dropout: float, seed: int) -> Network:
-    """A copy of the network with a new last layer for `classes`, drawn from the seed."""
-    plan = replace(network.plan, head=replace(network.plan.head, classes=classes, dropout=dropout))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Seed(seed).fold_in("classifier").number())
-        fresh = build_plan(plan)
-    kept = {n: t for n, t in network.state_dict().items() if not n.startswith("head.classifier.")}
-    fresh.load_state_dict(kept, strict=False)
-    return fresh
 
 
 def at_home(data: Data, file: NetworkFile) -> Data:

@@ -32,7 +32,7 @@ def extract(supernet: Supernet | MixedSupernet, architecture: Architecture) -> N
     """The plain network of `architecture` with inherited weights, in the super-network's mode and on its device."""
     if isinstance(supernet, MixedSupernet):
         return supernet.extract(architecture)
-    network = build(architecture, supernet.space)
+    network = build(architecture, supernet.trained_space)
     reference = next(supernet.parameters())
     network.to(device=reference.device, dtype=reference.dtype)
     with torch.no_grad():

@@ -13,6 +13,7 @@ has come to: log-probabilities of operations and depths, and which channels ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -35,13 +36,15 @@ Operation = int | Tensor
 
 @final
 class MixedSupernet(nn.Module):
-    """All operations of `space`, none sharing weights with another."""
+    """All operations of `space`, none sharing weights with another. `classes`: of its last layer, where it learns a part
+    of the space's."""
 
     log_alpha: Tensor  # flat over [slot, choice]
     log_beta: Tensor  # flat over [stage, depth]
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace, classes: int | None = None) -> None:
         super().__init__()
+        self.trained_space = space if classes is None else replace(space, classes=classes)
         layout = Layout(space)
         layout.require_additive()
         self.space, self.layout = space, layout
@@ -54,7 +57,7 @@ class MixedSupernet(nn.Module):
         self.layers = nn.ModuleList([self._layer(number) for number in range(len(layout.slots))])
         self.hidden = nn.Conv2d(head.in_channels, head.hidden, 1, bias=False)
         self.features = nn.Linear(head.hidden, head.pooled, bias=head.pooled_bias) if head.pooled else None
-        self.classifier = nn.Linear(head.features, head.classes)
+        self.classifier = nn.Linear(head.features, self.trained_space.classes)
         self.stem_act, self.head_act = activation(stem.act), activation(head.act)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
@@ -106,7 +109,7 @@ class MixedSupernet(nn.Module):
 
     def extract(self, architecture: Architecture) -> Network:
         """The plain network of `architecture` with these weights; its batch norms are affine and have no statistics yet."""
-        network = build(architecture, self.space)
+        network = build(architecture, self.trained_space)
         reference = next(self.parameters())
         network.to(device=reference.device, dtype=reference.dtype)
         with torch.no_grad():

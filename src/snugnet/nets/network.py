@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import final
 
+import torch
 from torch import Tensor, nn
 
 from snugnet.nets.blocks import ClassifierHead, InvertedResidual, initialise, stem_module
+from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import BlockSpec, LayerSpec, NetworkSpec, StemSpec, plan
@@ -52,6 +55,18 @@ def build_plan(network_plan: NetworkSpec, *, zero_last: bool = False) -> Network
     network = Network(network_plan)
     initialise(network, zero_last=zero_last)
     return network
+
+
+def with_new_classifier(network: Network, classes: int, seed: int, dropout: float | None = None) -> Network:
+    """A copy of the network with a new last layer for `classes`, drawn from the seed; with another dropout if given."""
+    head = replace(network.plan.head, classes=classes)
+    head = head if dropout is None else replace(head, dropout=dropout)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seed(seed).fold_in("classifier").number())
+        renewed = build_plan(replace(network.plan, head=head))
+    kept = {n: t for n, t in network.state_dict().items() if not n.startswith("head.classifier.")}
+    renewed.load_state_dict(kept, strict=False)
+    return renewed.to(next(network.parameters()).device)
 
 
 def build_part(part: LayerSpec) -> nn.Module:

@@ -13,7 +13,7 @@ of the loss's gradient with every choice's output, which is what HardCoRe-NAS's 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -59,11 +59,12 @@ class Regularisation:
 
 @final
 class Supernet(nn.Module):
-    """All networks of `space`, sharing weights."""
+    """All networks of `space`, sharing weights. `classes`: of its last layer, where it learns a part of the space's."""
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace, classes: int | None = None) -> None:
         super().__init__()
         self.space, self.layout = space, Layout(space)
+        self.trained_space = space if classes is None else replace(space, classes=classes)
         self.stem = stem_module(stem_spec(space, space.stem.widths[-1], space.resolutions[-1]))
         self.stages = nn.ModuleList(
             [
@@ -71,7 +72,7 @@ class Supernet(nn.Module):
                 for index, stage in enumerate(space.stages)
             ]
         )
-        self.head = ElasticHead(space)
+        self.head = ElasticHead(self.trained_space)
         if space.rules.shortcut != "always":
             initialise(self)
         else:  # AttentiveNAS: PyTorch's own start, and every block begins as its shortcut
@@ -115,7 +116,7 @@ class Supernet(nn.Module):
         return sample_balanced(self.space, count, rng)
 
     def _one(self, images: Tensor, architecture: Architecture, regularise: Regularisation | None) -> Tensor:
-        network = plan(architecture, self.space)
+        network = plan(architecture, self.trained_space)
         x = self._stem(self._resize(images, architecture.resolution), architecture.stem)
         rates = (regularise or _AS_THE_SPACE_SAYS).rates(self.space)
         for numbers, specs, blocks, drops in zip(self.layout.numbers(architecture), network.stages, self.stages, rates):
