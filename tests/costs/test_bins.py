@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from snugnet.costs.bins import BinSampler, CostBins, bin_architectures, bin_number
+from snugnet.costs.bins import BinSampler, CostBins, bin_architectures, bin_number, load_bins
 from snugnet.costs.table import exact_table
 from snugnet.costs.vectorised import CostLookup
 from snugnet.errors import BadInput, DamagedFile
@@ -97,3 +97,28 @@ def test_any_resource_and_free_widths_have_bins():
         networks = sampler.candidates(sampler.target(rng), 4, rng)
         costs = lookup(GeneColumns(space).layout.encode(networks))
         assert np.isfinite(costs).all() and bins.sizes(sampler.columns).sum() == 3000
+
+
+def test_the_verb_counts_goes_on_and_training_takes_its_file(tmp_path, snug):
+    from snugnet.nets import Supernet
+    from snugnet.training import methods, train
+    from standin import toy_data
+
+    path, space = tmp_path / "bins.json", "attentive-thin-lowres"
+    words = ("bins", "--space", space, "--classes", "4", "--resolution", "8", "--out", str(path), "--json")
+    for rows in (2000, 3000):
+        code, out, err = snug(*words, "--rows", str(rows))
+        assert code == 0, err
+        assert json.loads(out)["rows"] == rows and json.loads(out)["bins"] > 20
+    mine = preset(space, classes=4, resolution=8).with_resolution(8)
+    bins = load_bins(path, mine, lookup_of(mine), "macs")
+    net = Supernet(mine)
+    method = methods.attentive(epochs=1, warmup_epochs=0, auto_augment=None, bins=str(path))
+    train(net, toy_data(), method, out=tmp_path / "run", batch=64, evaluator=None, checkpoint_seconds=0, device="cpu")
+    assert bins.sizes(GeneColumns(mine)).sum() == 3000
+    with pytest.raises(BadInput, match="by the same costs"):
+        load_bins(path, SMALL, lookup_of(SMALL), "macs")
+    with pytest.raises(BadInput, match="its own bin_width"):
+        methods.attentive(bins=str(path), bin_width="25MMACs").check()
+    code, _, err = snug(*words, "--resource", "latency")
+    assert code == 2 and "need a table" in err

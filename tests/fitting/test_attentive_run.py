@@ -9,8 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from snugnet.cli import execute
+from snugnet.cli.options import space_of_run
+from snugnet.costs.lazy import known_table
+from snugnet.costs.table import load_table
 from snugnet.deploy.card import read_certificate
 from snugnet.deploy.network_file import read_network
+from snugnet.errors import BadInput
+from snugnet.fitting import find
+from snugnet.fitting.pipeline import training_costs
+from snugnet.space.layout import Layout
 
 RECIPE = """
 name: tiny
@@ -82,3 +89,49 @@ def test_killed_it_comes_to_the_same_network(finished, tmp_path, after):
         assert (tmp_path / "run" / file).read_bytes() == (run / file).read_bytes(), file
     ours, theirs = (load_file(folder / "supernet.safetensors") for folder in (tmp_path / "run", run))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+LAZY = """
+name: lazy
+data: {name: digits, resolution: 8}
+space: {name: attentive-thin-lowres}
+train:
+  batch: 1024
+  eval_times: 0
+  phases:
+    - {method: attentive, epochs: 1, warmup_epochs: 0, auto_augment: null, rows: 2000}
+"""
+SEARCHES = {
+    "random": ["networks=2"],
+    "evolution": ["population=3", "rounds=1", "mutations=1", "crossovers=1"],
+    "adaptive": ["evaluations=3"],
+}
+
+
+def test_blocks_are_measured_when_a_search_meets_them(tmp_path, snug):
+    """By the verbs alone: a run, a table begun for its space, and searches within milliseconds and parameters."""
+    recipe, run, table = tmp_path / "lazy.yaml", tmp_path / "run", tmp_path / "run" / "table.json"
+    recipe.write_text(LAZY)
+    code, _, err = snug("train", str(recipe), "--out", str(run), "--threads", "1")
+    assert code == 0, err
+    code, out, err = snug("measure", "--space", str(run), "--lazy", "--seconds", "1", "--out", str(table), "--json")
+    assert code == 0, err
+    blocks = len(Layout(space_of_run(run)).distinct_specs())
+    assert json.loads(out)["blocks"] == len(known_table(table).costs) < 0.6 * blocks
+    for method, options in SEARCHES.items():
+        before, chosen = len(known_table(table).costs), [word for option in options for word in ("--option", option)]
+        words = ["--budget", "latency=1s", "--budget", "params=15%", "--method", method, *chosen, "--threads", "1"]
+        code, out, err = snug("search", str(run), *words, "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["method"] == method and found["predicted"]["latency"] <= found["limits"]["latency"]
+        assert before <= len(known_table(table).costs) < blocks  # what the parameters rule out is never measured
+    assert len(known_table(table).costs) > len(load_table(table).costs)
+
+
+def test_bins_by_a_measured_cost_need_its_table_first(tmp_path):
+    recipe = tmp_path / "lazy.yaml"
+    recipe.write_text(LAZY.replace("rows: 2000", "rows: 2000, resource: latency"))
+    found = find(str(recipe))
+    with pytest.raises(BadInput, match="bins by latency, must have a table of latency first"):
+        training_costs(found, tmp_path, found.build_space(found.load_data()))

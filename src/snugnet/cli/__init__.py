@@ -27,6 +27,7 @@ VERBS = {
     "devices": "show",
     "measure": "measure",
     "check": "measure",
+    "bins": "bins",
     "train": "train",
     "rank": "rank",
     "classes": "rank",

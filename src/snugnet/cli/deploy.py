@@ -10,7 +10,6 @@ import typer
 
 from snugnet.cli.options import Batch, DeviceThreads, Limits, Precision, Seconds, read_limits
 from snugnet.cli.printing import Json, print_json, print_table, say
-from snugnet.costs.table import load_table
 from snugnet.deploy.card import Certificate, read_certificate
 from snugnet.errors import BudgetExceeded
 from snugnet.progress import RichProgress
@@ -48,12 +47,13 @@ def certify(
     json: Json = False,
 ) -> None:
     """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
-    from snugnet.deploy import certificate  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.lazy import open_table  # these bring torch in: not for `snugnet --help`
+    from snugnet.deploy import certificate
     from snugnet.devices import by_name
 
     limits = read_limits(budget)
     settings = None if seconds is None else replace(certificate.SETTINGS, seconds=seconds)
-    tables = {} if table is None else {name: load_table(table) for name in limits if name.split("@")[0] == "latency"}
+    tables = {} if table is None else {name: open_table(table) for name in limits if name.split("@")[0] == "latency"}
     onnx = network.lower().endswith(".onnx")
     place = by_name(device or ("onnxruntime" if onnx else "torch-cpu"), threads=threads, precision=precision)
     if onnx and table is not None:

@@ -29,6 +29,10 @@ SpaceName = Annotated[
 Resolution = Annotated[int | None, typer.Option("--resolution", help="Input resolution (default: the space's own).")]
 Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes (default: the space's own).")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the table.")]
+Lazy = Annotated[
+    bool,
+    typer.Option("--lazy", help="Time sixteen networks and their blocks now, the others when a search meets them."),
+]
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `snugnet measure` wrote.")]
 Networks = Annotated[int, typer.Option("--networks", help="How many networks to measure.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
@@ -46,17 +50,19 @@ def measure(
     classes: Classes = None,
     out: Out = Path("table.json"),
     seconds: Seconds = None,
+    lazy: Lazy = False,
     json: Json = False,
 ) -> None:
     """Measure every block of a space on a device; a killed run goes on where it was."""
-    from snugnet.costs.measure import measure as measure_space  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.lazy import measure_lazily  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.measure import measure as measure_space
     from snugnet.devices import by_name
 
     place = by_name(device, threads=threads, precision=precision)
     target = space_at(space, resolution, classes)
     _check_target(out)
     options: dict[str, Any] = {"batch": batch, "settings": timing(seconds), "out": out, "source": space}
-    table = measure_space(target, place, progress=RichProgress(), **options)
+    table = (measure_lazily if lazy else measure_space)(target, place, progress=RichProgress(), **options)
     summary = _summary(table, target, out)
     if json:
         print_json(summary)
@@ -111,12 +117,15 @@ def _of_table(path: str) -> SearchSpace:
 
 
 def _summary(table: CostTable, space: SearchSpace, out: Path) -> dict[str, Any]:
-    ends = {"lightest_ms": smallest(space), "heaviest_ms": largest(space)}
+    ends = {
+        name: table.of_network(plan(architecture, space))
+        for name, architecture in (("lightest_ms", smallest(space)), ("heaviest_ms", largest(space)))
+    }
     fields = ("space", "resolutions", "batch", "device", "date", "passes", "seconds", "spread", "score", "message")
     return {
         "file": str(out),
         "blocks": len(table.costs),
-        **{name: table.of_network(plan(architecture, space)) for name, architecture in ends.items()},
+        **ends,
         **{name: table.origin[name] for name in fields},
         "calibration": table.origin["calibration"],
     }
@@ -134,9 +143,10 @@ def check(
 ) -> None:
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.lazy import open_table
     from snugnet.devices import by_name
 
-    costs = load_table(table)
+    costs = open_table(table, progress=RichProgress())
     if costs.origin["kind"] != "measured":
         raise TableMismatch("a table to check must be measured", value=costs.resource, remedy="Exact ones need none.")
     target = out or table.with_name("check.json" if table.name == "table.json" else f"{table.stem}.check.json")

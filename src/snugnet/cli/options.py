@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugnet.budgets.budget import Budget
-from snugnet.costs.table import CostTable, load_table
+from snugnet.costs.table import CostTable
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.space.space import SearchSpace
 from snugnet.store import RunLock, parse_yaml, read_text
@@ -91,13 +91,16 @@ def timing(seconds: float | None, **usual: Any) -> TimingSettings:
 
 def read_tables(folder: Path, texts: list[str] | None) -> dict[str, CostTable]:
     """The tables named on the command line, by resource; the run's own if none was named."""
+    from snugnet.costs.lazy import open_table  # brings torch in: not for `snugnet --help`
+    from snugnet.progress import RichProgress
+
     tables: dict[str, CostTable] = {}
     if not texts:
         texts = [str(folder / "table.json")] if (folder / "table.json").exists() else []
         texts += [f"latency@{path.stem.partition('@')[2]}={path}" for path in sorted(folder.glob("table@*.json"))]
     for text in texts:
         name, equals, path = text.partition("=") if "=" in text else ("", "", text)
-        table = load_table(path)
+        table = open_table(path, progress=RichProgress())
         key = name if equals else table.resource
         if key.partition("@")[0] != table.resource or key.endswith("@"):
             raise BadInput(

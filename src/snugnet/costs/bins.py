@@ -90,10 +90,10 @@ def bin_architectures(
         raise BadInput("rows must be at least 1", value=rows, remedy="The paper's table has a million.")
     columns, shown = GeneColumns(space), progress or NullProgress()
     path = None if out is None else Path(out)
-    identity = fingerprint([space_id(space), bins.resource, bins.width, bins.first, lookup.identity(), seed.number()])
+    identity = {"of": _costs_id(space, lookup, bins.resource), "seed": seed.number()}
     done = 0
     if path is not None and path.exists():
-        done, bins = _read(path, identity, bins)
+        done, bins = _continued(path, identity, bins)
     offsets = np.concatenate([[0], np.cumsum(columns.sizes)[:-1]])
     shown.start("counting architectures", rows)
     try:
@@ -119,10 +119,27 @@ def _counted(rows: Rows, costs: FloatArray, bins: CostBins, offsets: IntArray) -
     return counted
 
 
-def _file(identity: str, done: int, bins: CostBins) -> dict[str, Any]:
+def load_bins(path: str | Path, space: SearchSpace, lookup: CostLookup, resource: str) -> CostBins:
+    """The counts that `bin_architectures` kept at `path`, which must be of this space's networks by these costs."""
+    value = _read(Path(path))
+    if value["of"] != _costs_id(space, lookup, resource):
+        raise BadInput(
+            f"{path} must hold bins of {space.name!r} by the same costs of {resource}",
+            value=f"{value['resource']} in bins of {value['width']:g}",
+            remedy="Make them anew with `snugnet bins`.",
+        )
+    counts = np.array(value["counts"], dtype=np.int64)
+    return CostBins(resource=resource, width=float(value["width"]), first=int(value["first"]), counts=counts)
+
+
+def _costs_id(space: SearchSpace, lookup: CostLookup, resource: str) -> str:
+    return fingerprint([space_id(space), resource, lookup.identity()])
+
+
+def _file(identity: dict[str, Any], done: int, bins: CostBins) -> dict[str, Any]:
     value = {
-        "format": "snugnet-bins-1",
-        "identity": identity,
+        "format": "snugnet-bins-2",
+        **identity,
         "resource": bins.resource,
         "width": bins.width,
         "first": bins.first,
@@ -132,12 +149,20 @@ def _file(identity: str, done: int, bins: CostBins) -> dict[str, Any]:
     return {**value, "check": fingerprint(value)}
 
 
-def _read(path: Path, identity: str, bins: CostBins) -> tuple[int, CostBins]:
+def _read(path: Path) -> dict[str, Any]:
     value = read_json(path)
     check = value.pop("check", None) if isinstance(value, dict) else None
-    if check != fingerprint(value):
-        raise DamagedFile(f"{path} must be as it was written", remedy="Delete it; the architectures are counted anew.")
-    if value["identity"] != identity:
+    if check != fingerprint(value) or value.get("format") != "snugnet-bins-2":
+        raise DamagedFile(
+            f"{path} must hold bins as they were written", remedy="Delete it; the architectures are counted anew."
+        )
+    return dict(value)
+
+
+def _continued(path: Path, identity: dict[str, Any], bins: CostBins) -> tuple[int, CostBins]:
+    value = _read(path)
+    wanted = {**identity, "width": bins.width, "first": bins.first}
+    if any(value[name] != wanted[name] for name in wanted):
         raise BadInput(
             f"{path} must hold bins of the same space, costs, width and seed",
             value=f"{value['resource']} in bins of {value['width']:g}",

@@ -65,6 +65,7 @@ def measure(
     check_batch(batch)
     if out is not None:
         check_writable(out)
+    on_demand = parts is not None
     parts = Layout(space).distinct_specs() if parts is None else parts
     chosen = spread_networks(space, networks, np.random.default_rng([rules.seed, 16]))
     plans = [plan(architecture, space) for architecture in chosen]
@@ -74,6 +75,8 @@ def measure(
         subjects = prepare(device, parts, batch, shown) | prepare(device, plans, batch, shown)
         timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, progress=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
+    if on_demand:
+        table = replace(table, origin={**table.origin, "on_demand": True})
     if out is not None:
         save_table(table, out)
         assert journal is not None

@@ -19,8 +19,9 @@ import torch
 from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
+from snugnet.costs.lazy import measure_lazily, open_table
 from snugnet.costs.measure import measure
-from snugnet.costs.table import CostTable, exact_table, load_table
+from snugnet.costs.table import CostTable, exact_table
 from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
@@ -105,7 +106,9 @@ class Pipeline:
     def tables(self) -> dict[str, CostTable]:
         """Every latency limit's own measured table, exact tables for the others."""
         return {
-            name: load_table(self.folder / table_file(name)).for_statistic(self.budget.statistic(name))
+            name: open_table(self.folder / table_file(name), progress=self.progress).for_statistic(
+                self.budget.statistic(name)
+            )
             if name in self.places
             else exact_table(self.space, name)
             for name in self.budget
@@ -149,7 +152,7 @@ class Pipeline:
         section, device, file = self.places[name], self.devices[_label(name)], table_file(name)
 
         def work() -> str:
-            table = measure(
+            table = (measure_lazily if section.lazy else measure)(
                 self.space,
                 device,
                 batch=section.batch,
@@ -203,8 +206,7 @@ class Pipeline:
         return runs.first_supernet(self.recipe, self.data)
 
     def _train(self) -> None:
-        named = {phase.describe().get("resource") for phase in self.recipe.train.methods()}
-        binned = [name for name in self.places if name in named]  # measured costs that a method bins networks by
+        binned = [name for name in self.places if name in binned_costs(self.recipe)]
 
         def work() -> str:
             costs: dict[str, Any] = {"tables": {name: self.tables[name] for name in binned}}
@@ -464,23 +466,29 @@ def train_recipe(recipe: Recipe, supernet: Supernet, data: Any, out: Path, **opt
     )
 
 
+def binned_costs(recipe: Recipe) -> set[str]:
+    """The resources that methods of the recipe bin networks by."""
+    return {str(phase.describe()["resource"]) for phase in recipe.train.methods() if "resource" in phase.describe()}
+
+
 def training_costs(recipe: Recipe, folder: Path, space: SearchSpace) -> dict[str, Any]:
-    """Tables and budget for `train`, from the run folder, where a method searches while it trains; else nothing."""
-    if not recipe.needs_budget:
-        return {}
+    """Tables (and budget) for `train`, from the run folder, where a method searches while it trains or bins networks by a
+    measured cost; else nothing."""
     budget, tables = Budget(recipe.budget), {}
-    for name in budget:
+    for name in budget if recipe.needs_budget else binned_costs(recipe) - {*EXACT}:
         path = folder / table_file(name)
         if name in EXACT:
             tables[name] = exact_table(space, name)
         elif path.exists():
-            tables[name] = load_table(path).for_statistic(budget.statistic(name))
+            tables[name] = open_table(path).for_statistic(budget.statistic(name) if name in budget else "quiet")
         else:
             raise BadInput(
-                f"a method that searches while it trains must have a table of {name} first",
+                f"a method that searches while it trains, or bins by {name}, must have a table of {name} first",
                 value=str(path),
                 remedy=f"Measure it: `snugnet measure SPACE --out {path}`, or let `snugnet run` do all of it.",
             )
+    if not recipe.needs_budget:
+        return {"tables": tables} if tables else {}
     return {"tables": tables, "budget": search_context(space, tables, budget).limits.absolute()}
 
 

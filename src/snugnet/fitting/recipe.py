@@ -161,6 +161,7 @@ class MeasureSection(Section):
     batch: int = 1
     seconds: float = 240.0
     check: int = 12  # networks to check the table on; 0: none
+    lazy: bool = False  # sixteen networks and their parts at first, any other part when a network has it
 
     @field_validator("check")
     @classmethod

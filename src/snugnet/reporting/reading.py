@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict
 
-from snugnet.costs.table import CostTable, exact_table, load_table
+from snugnet.costs.lazy import known_table
+from snugnet.costs.table import CostTable, exact_table
 from snugnet.deploy.card import Certificate, open_certificate
 from snugnet.errors import BadInput, DamagedFile, SnugnetError
 from snugnet.space.architecture import Architecture, read_json_form
@@ -351,7 +352,7 @@ def _training(path: Path) -> list[TrainRow]:
 
 _FILES: Final[Mapping[str, tuple[str, Callable[[Path], Any], str]]] = {
     "recipe": ("recipe.yaml", _yaml, "`snugnet run`"),
-    "table": ("table.json", load_table, "`snugnet measure`"),
+    "table": ("table.json", known_table, "`snugnet measure`"),
     "check": ("check.json", partial(read_model, model=CheckFile), "`snugnet check`"),
     "training": ("train.jsonl", _training, "`snugnet train`"),
     "search": ("search.json", partial(read_model, model=SearchFile), "`snugnet search`"),

@@ -169,14 +169,16 @@ class FeasibleSampler:
         self.layout = Layout(limits.space)
         self._lookups = {
             name: CostLookup(self.space, table.of_part, table.combine, table.expect)
-            for name, table in limits.tables.items()
+            for name, table in sorted(limits.tables.items(), key=lambda named: named[1].expect is not None)
         }
 
     def fits(self, genes: Genes) -> NDArray[np.bool_]:
-        """Which rows meet every limit."""
+        """Which rows meet every limit. Tables that are measured on demand come last, and see what met the others."""
         good = np.ones(len(genes), dtype=bool)
         for name, lookup in self._lookups.items():
-            good &= lookup(genes) <= self.limits[name].effective * (1 + TOLERANCE)
+            rows = np.flatnonzero(good)
+            if len(rows):
+                good[rows] = lookup(genes.take(rows)) <= self.limits[name].effective * (1 + TOLERANCE)
         return good
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Architecture]:

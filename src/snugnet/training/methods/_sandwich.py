@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from snugnet.costs.bins import BinSampler, CostBins, bin_architectures
+from snugnet.costs.bins import BinSampler, CostBins, bin_architectures, load_bins
 from snugnet.costs.table import exact_table
 from snugnet.costs.vectorised import CostLookup
 from snugnet.errors import BadInput
@@ -140,6 +140,7 @@ class Attentive(SandwichRule):
     resource: str = "macs"  # what the bins are over; latency needs its table passed to `train`
     bin_width: str | None = None  # "25MMACs" in the paper; None: a seventieth of the range
     rows: int = 1_000_000  # random architectures that prior and proposal are counted from
+    bins: str | None = None  # file that `snugnet bins` made beforehand, instead of width and rows
     redraws: int = 101  # of a candidate whose bin is not the target's; then the last is taken
 
     def sampling_rules(self) -> list[Rule]:
@@ -147,6 +148,7 @@ class Attentive(SandwichRule):
             ("candidates must be at least 1", self.candidates, self.candidates >= 1),
             ("rows must be at least 1", self.rows, self.rows >= 1),
             ("redraws must be at least 1", self.redraws, self.redraws >= 1),
+            ("bins=FILE knows its own bin_width", self.bin_width, self.bins is None or self.bin_width is None),
             (
                 "score 'predictor' needs predictor=FILE, and score 'loss' none",
                 self.predictor,
@@ -159,10 +161,13 @@ class Attentive(SandwichRule):
         assert context.space is not None
         space = context.space
         lookup = self._lookup(context, space)
-        width = None if self.bin_width is None else parse(self.bin_width, self.resource)
-        bins = CostBins.empty(space, lookup, self.resource, width)
-        if not context.resumed:
-            bins = bin_architectures(space, lookup, bins, rows=self.rows, seed=context.seed.fold_in("bins"))
+        if self.bins is not None:
+            bins = load_bins(self.bins, space, lookup, self.resource)
+        else:
+            width = None if self.bin_width is None else parse(self.bin_width, self.resource)
+            bins = CostBins.empty(space, lookup, self.resource, width)
+            if not context.resumed:
+                bins = bin_architectures(space, lookup, bins, rows=self.rows, seed=context.seed.fold_in("bins"))
         tensors = {"bins": torch.from_numpy(bins.counts).to(context.device)}
         if self.predictor is not None:
             forest = Forest.load(Path(self.predictor), space)
@@ -206,10 +211,10 @@ class Attentive(SandwichRule):
                 raise BadInput(
                     "bins over latency need its table",
                     value=", ".join(context.tables) or "no tables",
-                    remedy="Pass tables={'latency': table} to train, or take resource='macs'.",
+                    remedy="Pass tables={'latency': table} to train (a recipe: give it a budget on latency), or take macs.",
                 )
             table = exact_table(space, self.resource)
-        return CostLookup(space, table.of_part, table.combine)
+        return CostLookup(space, table.of_part, table.combine, table.expect)
 
 
 @final
