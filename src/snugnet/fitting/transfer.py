@@ -9,7 +9,7 @@ last: both are ours (`RATES`, `DECAYS`, a fifth of the epochs). Every trial has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
