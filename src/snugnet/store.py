@@ -133,7 +133,7 @@ def sha256(data: bytes) -> str:
 
 def fingerprint(value: Any) -> str:
     """The identity of a plain value (what JSON can hold): equal values, equal fingerprints, whatever their order of keys."""
-    return sha256(_canonical(value))
+    return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
 
 
 def tensors_fingerprint(state: Mapping[str, Any]) -> str:
@@ -391,10 +391,6 @@ class RunLock:
             value=f"process {holder or 'unknown'} working there",
             remedy="Wait until it ends, stop it, or take another folder.",
         )
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, allow_nan=False).encode()
 
 
 def _trouble(verb: str, path: Path, error: OSError) -> FileTrouble:

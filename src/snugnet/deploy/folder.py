@@ -64,10 +64,6 @@ def config_of(saved: NetworkFile) -> dict[str, Any]:
     }
 
 
-def is_folder(path: Path) -> bool:
-    return (path / WEIGHTS).is_file() and (path / CONFIG).is_file()
-
-
 def check_folder(folder: str | Path) -> NetworkFile:
     """The network in a folder whose files all tell of one network; else the file that does not is named."""
     home = Path(folder)

@@ -23,26 +23,11 @@ class Explanation:
 
     feasible: bool
     limits: dict[str, float]
-    units: dict[str, str]
     alone: dict[str, float]  # the smallest cost each resource could have, other limits aside
-    given_others: dict[str, float]  # ... with all other limits kept; inf if the others conflict among themselves
     conflict: tuple[str, ...]  # limits that no network meets together, none of them superfluous; () if there are none
     in_conflict: dict[str, float]  # the smallest cost of each of those with the rest of the conflict kept
     factor: float  # multiply every limit by this and a network starts to fit (at most 1 if one fits already)
     nearest: Choice  # the network that then fits
-
-    @property
-    def message(self) -> str:
-        if self.feasible:
-            return "the limits admit a network"
-        asked = " and ".join(f"{n} <= {self.limits[n]:.6g} {self.units[n]}" for n in self.conflict)
-        together = " together" if len(self.conflict) > 1 else ""
-        least = []
-        for name in self.conflict:
-            beside = f" beside the rest ({self.alone[name]:.6g} alone)" if together else ""
-            least.append(f"{name} cannot go below {self.in_conflict[name]:.6g} {self.units[name]}{beside}")
-        way_out = f"; multiplying every limit by {self.factor:.6g} would do" if np.isfinite(self.factor) else ""
-        return f"no network meets {asked}{together}: {'; '.join(least)}{way_out}"
 
 
 def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
@@ -54,9 +39,7 @@ def explain(problem: Problem, *, time_limit: float = 30.0) -> Explanation:
     return Explanation(
         feasible=feasible,
         limits={n: float(problem.limits[n]) for n in names},
-        units={r.name: r.unit for r in problem.resources},
         alone={n: _floor(problem, n) for n in names},
-        given_others={n: _least(problem, n, [m for m in names if m != n], time_limit) for n in names},
         conflict=conflict,
         in_conflict={n: _least(problem, n, [m for m in conflict if m != n], time_limit) for n in conflict},
         factor=_share(problem, nearest),
