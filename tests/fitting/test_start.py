@@ -1,5 +1,8 @@
 """From a trained network to a certified one: the recipe that is chosen, what starts from what, the whole way in small."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -70,8 +73,13 @@ def test_little_time_takes_smaller_images_but_never_too_small(seconds, resolutio
     assert sizes.resolution == resolution == max(sizes.resolutions)
 
 
+@pytest.mark.parametrize(("seconds", "resolution"), [(1e5, 224), (600, 128), (1.0, 112)])
+def test_large_photographs_become_smaller_where_time_is_short(seconds, resolution):
+    assert _Sizes.of(1000, 500, 224, 100.0, seconds).resolution == resolution
+
+
 def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
-    for seen, methods_used in ((10_000, 2), (190_000, 2), (210_000, 3)):
+    for seen, methods_used in ((10_000, 2), (660_000, 2), (680_000, 3)):
         phases, finetune, space = schedule(1000, seen, 64)
         long = methods_used == 3
         assert len(phases) == methods_used and (finetune["options"]["distill"] > 0) == long == space["kernels"]
@@ -105,7 +113,7 @@ def test_few_steps_begin_at_the_weights_of_the_start(pets, tmp_path):
         find("digits", ["finetune.from_start=true"])
 
 
-def test_the_whole_way(pets, tmp_path):
+def test_the_whole_way(pets, tmp_path, capsys):
     lines: list[str] = []
     result = fit(
         pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="4s", changes=CHEAP + LONG,
@@ -117,8 +125,14 @@ def test_the_whole_way(pets, tmp_path):
     assert result.accuracy == accuracy(
         result.network, open_run(tmp_path / "run").recipe.load_data(result.architecture.resolution), "test"
     )
-    again = fit(pets, {"macs": "60%"}, out=tmp_path / "run", start="efficientnet-lite0", time="9h", threads=1)
-    assert str(again.architecture) == str(result.architecture)  # the run's own recipe, whatever time is said now
+    command = ["fit", str(pets), "--budget", "macs=60%", "--time", "9h", "--threads", "1", "--json"]
+    assert execute([*command, "--out", str(tmp_path / "run")]) == 0  # the run's own recipe, whatever time is said now
+    said = json.loads(capsys.readouterr().out)
+    assert said["architecture"] == str(result.architecture) and said["accuracy"] == result.accuracy
+    assert said["fits"] is True and said["measured"]["macs"] <= said["limits"]["macs"] < 60e6 and said["seconds"] > 0
+    assert json.loads(Path(said["certificate"]).read_text())["fits"]
+    (curve,) = (tmp_path / "run" / "finetune").glob("*/train.jsonl")
+    assert sum("accuracy" in line for line in curve.read_text().splitlines()) > 1  # held-out, for the page
     # The teacher is the largest network as phase one left it, before the paths trained.
     teacher = load_file(tmp_path / "run" / "teacher.safetensors")
     final = load_file(tmp_path / "run" / "supernet.safetensors")

@@ -41,16 +41,22 @@ _STEP = 16  # resolutions are multiples of it
 # How far small images are enlarged, at most and at least: a network made for 224 px sees little in a few pixels, and more
 # pixels of the same picture still help (EfficientNet-Lite0 on 32 px images: 67 % at 40 px, 81 % at 64, 86 % at 96).
 _UPSCALED = (2.0, 3.0)
+_SMALLEST = 0.5  # of the start's own resolution: large images may become as small where time is short; a guess
 _RESOLUTIONS = (0.33, 0.5, 0.67, 0.83)  # smaller ones to choose from, as shares of the start's own
-_LEAST_PASSES = 12  # over the training images, in all; a smaller resolution is taken where time does not allow them
+# Over the training images, in all; a smaller resolution is taken where time does not allow them. Not tuned: 24 passes at
+# 96 px did well with 1,200 images, and four at 64 px with 5,000.
+_LEAST_PASSES = 12
 # Shares of the time: at most for measuring, and for training if every step cost what the start's do. Those of the found
 # network cost less, which leaves time for searching, exporting, certifying and the page.
 _MEASURE, _TRAIN = 0.10, 0.74
-# Shares of the images seen in training, without and with a phase of paths.
+# Shares of the images seen in training, without and with a phase of paths. The first were measured (docs/LOG.md, up to
+# 36,000 images), the second are a guess.
 SHORT = {"classifier": 0.03, "largest": 0.12, "finetune": 0.85}
 LONG = {"classifier": 0.03, "largest": 0.30, "multipath": 0.30, "finetune": 0.37}
 FEATURES = 2.0  # weight of the start's features where it has not learnt the new classes
-_LEAST_PATHS = 60_000  # images of a phase of paths; with fewer there is none
+# Images of a phase of paths; with fewer there is none. Measured is only that 8,000 do harm. Where paths, widths and kernels
+# begin to pay is not known; what is known to work stays in charge until there is time for hours of training.
+_LEAST_PATHS = 200_000
 
 
 def seconds_of(text: str) -> float:
@@ -136,6 +142,7 @@ class _Sizes:
     def of(cls, images: int, side: int, own: int, speed: float, seconds: float) -> _Sizes:
         """`speed`: images per second of a training step at 64 px; its price grows with the area."""
         least, most = (min(own, max(2 * _STEP, round(share * side / _STEP) * _STEP)) for share in _UPSCALED)
+        least = min(least, round(_SMALLEST * own / _STEP) * _STEP)
         for resolution in range(most, least - 1, -_STEP):
             seen = seconds * speed * (64 / resolution) ** 2
             if seen >= _LEAST_PASSES * images:
