@@ -5,7 +5,7 @@ import json
 import onnx
 import pytest
 import torch
-from torch.nn import functional as F
+from digits_network import digits_network
 
 from snugnet import data as datasets
 from snugnet.cli import execute
@@ -22,19 +22,8 @@ from snugnet.devices import OnnxRuntime
 from snugnet.devices.quantise import SCHEMES, is_quantised, quantise
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput
-from snugnet.nets.network import build
-from snugnet.space import BlockRules, Head, SearchSpace, Stage, Stem, largest
 from tiny_recipe import recipe_in
 
-SPACE = SearchSpace(
-    name="small",
-    classes=10,
-    resolutions=(8,),
-    stem=Stem(widths=(8,), stride=1, act="relu"),
-    stages=(Stage.of(8, depth=1, expands=(2,)), Stage.of(16, depth=1, expands=(2,), se=(0.25,), stride=2)),
-    head=Head(kind="conv-pool", widths=(32,), act="relu"),
-    rules=BlockRules(),
-)
 QUICK = TimingSettings(seconds=0.5, least_passes=5, most_passes=5)
 
 
@@ -44,16 +33,8 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def network(digits):
-    torch.manual_seed(0)
-    net = build(largest(SPACE), SPACE).train()
-    optimiser = torch.optim.Adam(net.parameters(), 0.01)
-    for _ in range(12):
-        for images, labels in digits.batches("train", 64):
-            optimiser.zero_grad()
-            F.cross_entropy(net(images), labels).backward()
-            optimiser.step()
-    return net.eval()
+def network():
+    return digits_network()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +81,25 @@ def test_squeeze_excite_stays_in_float_where_the_scheme_says_so(graph, digits):
     assert quantised(SCHEMES[2]) < kept < every
 
 
+def test_activations_stay_in_int8_between_layers(graph, digits, tmp_path):
+    """In the graph as ONNX Runtime runs it: a map is converted at the ends and around squeeze-excite, not at every layer."""
+    import onnxruntime
+
+    images = torch.cat([batch for batch, _ in digits.batches("train", 16, limit=16)])
+
+    def conversions(scheme):
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "run.onnx")
+        options.log_severity_level = 3
+        onnxruntime.InferenceSession(quantise(graph.read_bytes(), images, scheme), options)
+        return sum(
+            node.op_type in ("QuantizeLinear", "DequantizeLinear")
+            for node in onnx.load(tmp_path / "run.onnx").graph.node
+        )
+
+    assert conversions(SCHEMES[0]) < 0.6 * conversions(SCHEMES[4])
+
+
 def test_its_certificate_states_the_accuracy(outcome, tmp_path):
     out = tmp_path / "certificate.int8.json"
     limits = {"model_size": "1MiB", "latency": "1000ms"}
@@ -112,8 +112,8 @@ def test_its_certificate_states_the_accuracy(outcome, tmp_path):
 
 
 def test_float_is_kept_where_int8_loses_too_much(graph, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(int8, "_times", lambda *_: (2.0, 1.0))
-    answers = iter([0.9] * len(SCHEMES) + [0.9, 0.88])
+    monkeypatch.setattr(int8, "_times", times(2.0, 1.0))
+    answers = iter([0.9] * (1 + len(SCHEMES)) + [0.9, 0.88])
     monkeypatch.setattr(int8, "_accuracy", lambda *_: (next(answers), 360))
     outcome = export_int8(graph, tmp_path / "n.int8.onnx", digits, lose=0.005)
     assert (outcome.kept, outcome.path) == ("float32", None)
@@ -121,9 +121,29 @@ def test_float_is_kept_where_int8_loses_too_much(graph, digits, tmp_path, monkey
     assert not (tmp_path / "n.int8.onnx").exists()
 
 
+def times(float_ms, int8_ms):
+    """A clock that gives every scheme the same time."""
+    return lambda graphs, *_: {name: float_ms if name == "float32" else int8_ms for name in graphs}
+
+
+def test_the_fastest_scheme_is_taken_of_those_that_keep_accuracy(graph, digits, monkeypatch):
+    """0.4 points are allowed, so half of them on validation images: the third is fast, but too bad."""
+    names, ms = [scheme.name for scheme in SCHEMES], {"float32": 2.0}
+    ms |= dict(zip(names, (1.0, 0.9, 0.1, 1.1, 1.2), strict=True))
+    monkeypatch.setattr(int8, "_times", lambda *_: ms)
+    for values, chosen in (
+        ((0.899, 0.898, 0.8, 0.899, 0.9), 1),
+        ((0.899, 0.897, 0.8, 0.899, 0.9), 0),
+        ((0.5, 0.6, 0.4, 0.5, 0.1), 1),
+    ):
+        answers = iter([0.9, *values])
+        monkeypatch.setattr(int8, "_accuracy", lambda *_, answers=answers: (next(answers), 360))
+        assert int8.choose_scheme(graph.read_bytes(), digits, lose=0.004 + 1e-9).scheme.name == names[chosen]
+
+
 @pytest.mark.parametrize(("ms", "kept"), [((2.0, 1.0), "int8"), ((1.0, 1.5), "float32")])
 def test_float_is_kept_where_int8_is_slower(graph, digits, tmp_path, monkeypatch, ms, kept):
-    monkeypatch.setattr(int8, "_times", lambda *_: ms)
+    monkeypatch.setattr(int8, "_times", times(*ms))
     outcome = export_int8(graph, tmp_path / "n.int8.onnx", digits, lose=1.0, limit=50)
     assert outcome.kept == kept
     assert (tmp_path / "n.int8.onnx").exists() == (kept == "int8")
@@ -151,7 +171,7 @@ def test_the_command_line_writes_both_with_a_certificate_each(network, tmp_path,
     save_network(network, tmp_path / "network.safetensors")
     recipe_in(tmp_path).rename(tmp_path / "recipe.yaml")
     certify(tmp_path, {"model_size": "1MiB"}, out=tmp_path / "certificate.json")
-    monkeypatch.setattr(int8, "_times", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(int8, "_times", times(2.0, 1.0))
     assert execute(["export", str(tmp_path), "--no-program", "--int8", "--lose", "at-most=50%", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["int8"]
     assert answer["kept"] == "int8"

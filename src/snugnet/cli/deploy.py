@@ -1,4 +1,4 @@
-"""Networks as files: `snugnet certify` measures one against a budget, `snugnet predict` runs one on images."""
+"""Networks as files: `snugnet certify` measures one, against a budget or on every runtime; `snugnet predict` runs one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from snugnet.cli.options import Batch, DeviceThreads, Limits, Precision, Seconds, read_limits
+from snugnet.cli.options import Batch, DeviceThreads, Lose, Precision, Seconds, read_limits, read_lose
 from snugnet.cli.printing import Json, print_json, print_table, say
+from snugnet.cli.runtimes import OnDevices, compare
 from snugnet.deploy.card import Certificate, read_certificate
-from snugnet.errors import BudgetExceeded
+from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.progress import RichProgress
 from snugnet.units import show
 
@@ -19,8 +20,12 @@ AnyNetwork = Annotated[
     str,
     typer.Argument(
         metavar="NETWORK",
-        help="A .onnx file, a .safetensors file, an architecture's .json file or a published network's name.",
+        help="A .onnx file, a .safetensors file, a run folder, an architecture's .json file or a published network's name.",
     ),
+]
+CertifiedLimits = Annotated[
+    list[str] | None,
+    typer.Option("--budget", help="A hard limit such as latency=40ms, latency:p90=50ms or params=6M; repeatable."),
 ]
 PredictingTable = Annotated[Path | None, typer.Option("--table", help="A measured table; adds what it predicts.")]
 AnyDevice = Annotated[
@@ -36,7 +41,7 @@ Top = Annotated[int | None, typer.Option("--top", help="How many classes to name
 
 def certify(
     network: AnyNetwork,
-    budget: Limits,
+    budget: CertifiedLimits = None,
     device: AnyDevice = None,
     threads: DeviceThreads = 1,
     precision: Precision = "float32",
@@ -44,14 +49,22 @@ def certify(
     table: PredictingTable = None,
     out: CertificateOut = Path("certificate.json"),
     seconds: Seconds = None,
+    devices: OnDevices = None,
+    lose: Lose = "at-most=0.5%",
     json: Json = False,
 ) -> None:
-    """Measure a network against a budget and write a certificate; exit code 1 if it does not fit."""
+    """Measure a network against a budget and write a certificate (exit code 1 if it does not fit), or on every runtime."""
+    if devices is not None:
+        if budget or device is not None or table is not None:
+            rule = "--devices compares runtimes, without --budget, --device and --table"
+            raise BadInput(rule, value=devices, remedy="Leave those out; certify on the runtime you then choose.")
+        compare(network, devices, read_lose(lose), threads, batch, seconds, json)
+        return
     from snugnet.costs.lazy import open_table  # these bring torch in: not for `snugnet --help`
     from snugnet.deploy import certificate
     from snugnet.devices import by_name
 
-    limits = read_limits(budget)
+    limits = read_limits(budget or [])
     settings = None if seconds is None else replace(certificate.SETTINGS, seconds=seconds)
     tables = {} if table is None else {name: open_table(table) for name in limits if name.split("@")[0] == "latency"}
     onnx = network.lower().endswith(".onnx")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugnet.budgets.budget import Budget
+from snugnet.cli.options import Lose, data_of_run, read_lose
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.deploy.card import read_certificate
 from snugnet.errors import BadInput, BudgetExceeded, DataMissing
+from snugnet.progress import RichProgress
 from snugnet.store import read_bytes, sha256
 from snugnet.units import show
 
@@ -63,9 +65,6 @@ Eight = Annotated[
     bool,
     typer.Option("--int8", help="Also write it in int8 (FILE.int8.onnx), calibrated on the run's training images."),
 ]
-Lose = Annotated[
-    str, typer.Option("--lose", metavar="at-most=SHARE", help="Test images that int8 may get wrong beyond float's.")
-]
 CHECK_IMAGES = 16
 
 
@@ -88,7 +87,7 @@ def export(
     most = read_lose(lose)
     saved, home = open_source(network), home_of(network)
     say(f"read {network}")
-    data = _data(home, saved) if int8 else None
+    data = data_of_run(home, saved.plan.resolution) if int8 else None
     answer: dict[str, Any] = {}
     if timm is not None:
         answer |= _timm(saved, timm)
@@ -102,28 +101,6 @@ def export(
         print_json(answer)
 
 
-def read_lose(text: str) -> float:
-    """The share in `at-most=0.5%`."""
-    word, _, number = text.partition("=")
-    try:
-        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if word != "at-most" or not 0 <= share <= 1:
-        raise BadInput("--lose must be at-most=SHARE", value=text, remedy="Write --lose at-most=0.5%.")
-    return share
-
-
-def _data(home: Path | None, saved: NetworkFile) -> Data:
-    """The run's images at the network's resolution."""
-    if home is None or not (home / "recipe.yaml").is_file():
-        rule = "int8 needs images to calibrate on: the network must be in the folder of its run"
-        raise BadInput(rule, value=str(home), remedy="Or call snugnet.deploy.int8.export_int8 with your data.")
-    from snugnet import fitting
-
-    return fitting.find(str(home / "recipe.yaml")).load_data(saved.plan.resolution, whole=True)
-
-
 def _int8(graph: Path, data: Data, lose: float, home: Path | None) -> dict[str, Any]:
     """Written with a certificate of its own beside it, for the limits of the float network's."""
     from snugnet.deploy.certificate import certify
@@ -131,7 +108,7 @@ def _int8(graph: Path, data: Data, lose: float, home: Path | None) -> dict[str, 
     from snugnet.devices.onnx_devices import OnnxRuntime
 
     target = graph.with_suffix(".int8.onnx")
-    outcome = export_int8(graph, target, data, lose=lose)
+    outcome = export_int8(graph, target, data, lose=lose, progress=RichProgress())
     say(outcome.message)
     answer = outcome.to_json()
     if outcome.path is None:

@@ -17,6 +17,7 @@ from snugnet.space.space import SearchSpace
 from snugnet.store import RunLock, parse_yaml, read_text
 
 if TYPE_CHECKING:
+    from snugnet.data.dataset import Data
     from snugnet.devices.timing import TimingSettings
     from snugnet.fitting.runs import Run
 
@@ -50,6 +51,10 @@ Limits = Annotated[
         help="A hard limit such as latency=40ms, latency:p90=50ms or params=6M; repeatable. Searches also take a share "
         "of the largest network (of the starting one): latency=60%.",
     ),
+]
+Lose = Annotated[
+    str,
+    typer.Option("--lose", metavar="at-most=SHARE", help="Test images that fewer bits may get wrong beyond float32."),
 ]
 MethodOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An option of the method, e.g. steps=500.")
@@ -158,6 +163,28 @@ def space_of_run(folder: Path) -> SearchSpace:
     path = folder / "recipe.yaml"
     recipe = read(read_text(path), origin=str(path))
     return recipe.build_space(recipe.load_data())
+
+
+def data_of_run(home: Path | None, resolution: int) -> Data:
+    """The images of the run in `home`, at a network's resolution."""
+    if home is None or not (home / "recipe.yaml").is_file():
+        rule = "images come from a run: the network must be in the folder of its run, with its recipe.yaml"
+        raise BadInput(rule, value=str(home), remedy="In Python, snugnet.deploy.int8.export_int8 takes your data.")
+    from snugnet import fitting
+
+    return fitting.find(str(home / "recipe.yaml")).load_data(resolution, whole=True)
+
+
+def read_lose(text: str) -> float:
+    """The share in `at-most=0.5%`."""
+    word, _, number = text.partition("=")
+    try:
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if word != "at-most" or not 0 <= share <= 1:
+        raise BadInput("--lose must be at-most=SHARE", value=text, remedy="Write --lose at-most=0.5%.")
+    return share
 
 
 def read_limits(texts: list[str]) -> Budget:

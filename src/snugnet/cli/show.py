@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from snugnet.cli.options import Batch, DeviceThreads, Precision, Seconds, timing
+from snugnet.cli.options import Batch, DeviceThreads, Lose, Precision, Seconds, read_lose, timing
 from snugnet.cli.printing import Json, check_picture, picture_of_networks, print_json, print_table, say
+from snugnet.cli.runtimes import OnDevices, compare_published
 from snugnet.costs import analytic
 from snugnet.errors import BadArchitecture, BadInput, UnknownName
 from snugnet.progress import RichProgress
@@ -208,10 +209,18 @@ def zoo(
     batch: Batch = 1,
     plot: Plot = None,
     seconds: Seconds = None,
+    devices: OnDevices = None,
+    lose: Lose = "at-most=0.5%",
     json: Json = False,
 ) -> None:
     """List the published networks with the papers' figures and our own exact counts; with --device, measure them."""
     rows = [_row(entry) for entry in published.networks().values()]
+    if devices is not None:
+        if device is not None or plot is not None:
+            remedy = "Leave --device and --plot out."
+            raise BadInput("--devices compares runtimes, without --device and --plot", value=devices, remedy=remedy)
+        compare_published(rows, devices, read_lose(lose), threads, batch, seconds, json)
+        return
     message = ""
     if device is not None:
         message = _measure(rows, device, threads, precision, batch, plot, seconds)

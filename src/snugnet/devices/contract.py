@@ -63,6 +63,19 @@ class DeviceContract(ABC):
             limit = _TOLERANCE[device.precision] * float(wanted.abs().max())
             assert float((got.cpu() - wanted).abs().max()) <= limit
 
+    def test_other_inputs_are_answered_where_a_device_can(self) -> None:
+        module, device = _network(), self.make()
+        prepared = device.prepare(module, torch.ones(2, 3, 8, 8))
+        if prepared.answer is None:
+            return  # it can time networks, and that is enough for tables
+        before, other = prepared.output(), torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8)
+        with torch.inference_mode():
+            wanted = module.eval()(other)
+        # int8 is calibrated on the example alone, which says nothing of other inputs
+        limit = (1.0 if device.precision == "int8" else _TOLERANCE[device.precision]) * float(wanted.abs().max())
+        assert float((prepared.answer(other) - wanted).abs().max()) <= limit
+        assert torch.equal(prepared.output(), before), "the example stays what is timed"
+
     def test_the_callers_module_is_left_as_it_was(self) -> None:
         module = _network()
         module.train()

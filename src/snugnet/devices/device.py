@@ -30,10 +30,14 @@ Fingerprint = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Runnable:
-    """A prepared subject: `run` does the work once, `output` does it and returns the result as a float32 CPU tensor."""
+    """A prepared subject: `run` does the work once, `output` does it and returns the result as a float32 CPU tensor.
+
+    `answer` is the result for other inputs of the same shape; without it a device can time networks but not be judged.
+    """
 
     run: Callable[[], object]
     output: Callable[[], torch.Tensor]
+    answer: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,11 @@
 """Eight bits: an ONNX graph in float32 -> the same graph with quantised layers, by ONNX Runtime's own quantiser.
 
 Static QDQ quantisation: convolutions and linear layers compute in int8, weights with a scale per channel, activations
-(uint8) with a range seen on calibration images; everything else stays in float. Which layers lose accuracy differs from
-network to network, so what stays in float is a choice, a `Scheme`: squeeze-excite layers see one position, cost nothing and
-suffer most; the first layer and the classifier see and say everything.
+(uint8) with a range seen on calibration images, and so do the sums, products, activations and poolings between them: an
+activation in float between two layers in int8 costs two conversions of a whole map, which for inverted residuals eats up
+most of the gain (docs/LOG.md). Which layers lose accuracy differs from network to network, so what stays in float is a
+choice, a `Scheme`: squeeze-excite layers see one position, cost nothing and suffer most; the first layer and the classifier
+see and say everything.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import torch
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput, reason_of
 
-_QUANTISED: Final = ("Conv", "Gemm", "MatMul")
+_LAYERS: Final = ("Conv", "Gemm", "MatMul")
+_BETWEEN: Final = ("Add", "Mul", "Clip", "Relu", "GlobalAveragePool", "Flatten", "Reshape")
 _BATCH: Final = 32
 
 
@@ -34,6 +37,7 @@ class Scheme:
     name: str
     float_squeeze: bool = True
     float_ends: bool = False  # the first layer and the classifier
+    float_between: bool = False  # all that is no layer
     ranges: Literal["minmax", "percentile"] = "minmax"
 
 
@@ -42,6 +46,7 @@ SCHEMES: Final = (
     Scheme(name="all layers", float_squeeze=False),
     Scheme(name="float squeeze-excite and ends", float_ends=True),
     Scheme(name="float squeeze-excite, 99.99 % ranges", ranges="percentile"),
+    Scheme(name="float between layers", float_between=True),
 )
 """What is tried; the first is what tables are measured with."""
 
@@ -53,8 +58,7 @@ def quantise(graph: bytes, images: torch.Tensor, scheme: Scheme = SCHEMES[0]) ->
     model = onnx.load_model_from_string(graph)
     if is_quantised(model):
         return graph
-    methods = quantization.CalibrationMethod
-    method = methods.MinMax if scheme.ranges == "minmax" else methods.Percentile
+    percentile, methods = scheme.ranges == "percentile", quantization.CalibrationMethod
     with tempfile.TemporaryDirectory() as place, _silence():
         target = Path(place) / "int8.onnx"
         try:
@@ -64,14 +68,15 @@ def quantise(graph: bytes, images: torch.Tensor, scheme: Scheme = SCHEMES[0]) ->
                 target,
                 _reader(ready, images),
                 quant_format=quantization.QuantFormat.QDQ,
-                op_types_to_quantize=list(_QUANTISED),
+                op_types_to_quantize=list(_LAYERS if scheme.float_between else (*_LAYERS, *_BETWEEN)),
                 nodes_to_exclude=_float_nodes(ready, scheme),
                 per_channel=True,
                 reduce_range=not _has_vnni(),
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
-                calibrate_method=method,
-                extra_options={"CalibPercentile": 99.99} if scheme.ranges == "percentile" else {},
+                calibrate_method=methods.Percentile if percentile else methods.MinMax,
+                # A batch at a time: for percentiles the quantiser would otherwise keep every activation of every image.
+                extra_options={"CalibPercentile": 99.99, "CalibStridedMinMax": 1} if percentile else {},
             )
             return target.read_bytes()
         except Exception as error:  # the quantiser raises many kinds
@@ -111,11 +116,17 @@ def _reader(model: onnx.ModelProto, images: torch.Tensor) -> Any:
             part = next(self.rest, None)
             return None if part is None else {entry.name: part.contiguous().numpy()}
 
+        def __len__(self) -> int:
+            return len(parts)
+
+        def set_range(self, start_index: int, end_index: int) -> None:
+            self.rest = iter(parts[start_index:end_index])
+
     return Reader()
 
 
 def _float_nodes(model: onnx.ModelProto, scheme: Scheme) -> list[str]:
-    layers = [node for node in model.graph.node if node.op_type in _QUANTISED]
+    layers = [node for node in model.graph.node if node.op_type in _LAYERS]
     names: list[str] = []
     if scheme.float_ends and layers:
         names += [layers[0].name, layers[-1].name]

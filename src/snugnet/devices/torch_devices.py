@@ -48,13 +48,13 @@ class TorchCpu(Device):
     def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
         if self.keep_memory:
             keep_freed_memory()
-        run = _inference(module, example, "cpu", self.precision)
+        infer, given = _inference(module, example, "cpu", self.precision)
 
-        def output() -> torch.Tensor:
+        def answer(images: torch.Tensor) -> torch.Tensor:
             with fixed_threads(self.threads):
-                return run().float().clone()
+                return infer(images.to(given)).float().clone()
 
-        return Runnable(run=run, output=output)
+        return Runnable(run=lambda: infer(given), output=lambda: answer(given), answer=answer)
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
         with fixed_threads(self.threads):
@@ -91,8 +91,12 @@ class TorchCuda(Device):
         return "It needs an NVIDIA GPU and a CUDA build of PyTorch; `snugnet devices` lists what is here."
 
     def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
-        run = _inference(module, example, "cuda", self.precision)
-        return Runnable(run=run, output=lambda: run().float().cpu())
+        infer, given = _inference(module, example, "cuda", self.precision)
+
+        def answer(images: torch.Tensor) -> torch.Tensor:
+            return infer(images.to(given)).float().cpu()
+
+        return Runnable(run=lambda: infer(given), output=lambda: answer(given), answer=answer)
 
     def time(self, runnable: Runnable, repetitions: int) -> float:
         with fixed_threads(self.threads):
@@ -120,16 +124,16 @@ class TorchCuda(Device):
 
 def _inference(
     module: torch.nn.Module, example: torch.Tensor, place: str, precision: str
-) -> Callable[[], torch.Tensor]:
-    """A copy of `module` run on `example`, both at `place`."""
+) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+    """A copy of `module` at `place`, and the example there."""
     network, given = frozen_copy(module).to(place, _DTYPES[precision]), example.detach().to(place, _DTYPES[precision])
 
-    def run() -> torch.Tensor:
+    def infer(images: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            result: torch.Tensor = network(given)
+            result: torch.Tensor = network(images)
             return result
 
-    return run
+    return infer, given
 
 
 @contextlib.contextmanager
