@@ -88,3 +88,12 @@ def hardcore_shaped(
         limits[name] = low + share * (high - low)
     effect = np.log(size) * rng.uniform(0.5, 1.5, (slots, 1)) + rng.normal(0, 0.05, (slots, options))
     return problem.with_limits(limits), Objective(tuple(effect), tuple(rng.normal(0, 0.1, 3) for _ in range(groups)))
+
+
+def plain_problem(costs, limits):
+    """Slots without depths: `costs["latency"][s][c]`, every slot always runs."""
+    arrays = {name: tuple(np.asarray(row, float) for row in rows) for name, rows in costs.items()}
+    resources = [ResourceCosts(name=name, unit="units", base=0.0, costs=rows) for name, rows in arrays.items()]
+    sizes = tuple(len(row) for row in resources[0].costs)
+    group = Group(name="slots", options=sizes, depths=(len(sizes),))
+    return Problem(groups=(group,), resources=tuple(resources), limits=dict(limits))

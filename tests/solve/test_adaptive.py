@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from random_problems import plain_problem
 
 from brute_force import enumerate_choices
 from snugnet.errors import BadInput, Infeasible
@@ -204,7 +205,7 @@ def test_one_evaluation_and_a_single_fitting_choice():
 
 
 def test_few_choices_are_all_evaluated_once():
-    problem = Problem.plain({"cost": [[1, 2], [1, 2]]}, {"cost": 3.0})
+    problem = plain_problem({"cost": [[1, 2], [1, 2]]}, {"cost": 3.0})
     asked = []
 
     def evaluate(choice):
@@ -217,7 +218,7 @@ def test_few_choices_are_all_evaluated_once():
 
 
 def test_infeasible_limits_say_so_before_anything_is_evaluated():
-    problem = Problem.plain({"cost": [[1.0, 2.0]]}, {"cost": 0.5})
+    problem = plain_problem({"cost": [[1.0, 2.0]]}, {"cost": 0.5})
     with pytest.raises(Infeasible, match="cost"):
         adaptive_maximise(problem, lambda c: pytest.fail("evaluated"), rng=np.random.default_rng(0))
     truth = Truth(0)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from random_problems import cases, hardcore_shaped, random_point
+from random_problems import cases, hardcore_shaped, plain_problem, random_point
 from single_calls import frank_wolfe
 
 from snugnet.errors import BadInput, BadProblem, Infeasible
@@ -54,7 +54,7 @@ def test_reaches_a_target_inside_the_budgets(schedule, momentum):
 
 def test_finds_the_optimum_on_the_budget():
     """Minimise |p - e_3|^2 over a simplex with a budget: known in closed form."""
-    problem = Problem.plain({"cost": [[1.0, 2.0, 4.0]]}, {"cost": 2.5})
+    problem = plain_problem({"cost": [[1.0, 2.0, 4.0]]}, {"cost": 2.5})
     target = Point((np.array([0.0, 0.0, 1.0]),), (np.ones(1),))
     start = problem.point(problem.cheapest("cost"))
     rng = np.random.default_rng(0)

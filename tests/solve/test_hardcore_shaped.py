@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from random_problems import hardcore_shaped, random_point
+from random_problems import hardcore_shaped, plain_problem, random_point
 
 from snugnet.solve import (
     LinearOracle,
@@ -123,7 +123,7 @@ def test_balanced_start(budgets, share):
 
 def test_balanced_start_is_the_flattest_there_is():
     """One slot, one budget: eq. 26 against a fine grid over the simplex of three."""
-    problem = Problem.plain({"cost": [[1.0, 2.0, 4.0]]}, {"cost": 1.7})
+    problem = plain_problem({"cost": [[1.0, 2.0, 4.0]]}, {"cost": 1.7})
     found = balanced_start(problem).value.alpha[0]
     grid = np.array([(a, b, 1 - a - b) for a in np.linspace(0, 1, 401) for b in np.linspace(0, 1 - a, 401)])
     grid = grid[grid @ [1.0, 2.0, 4.0] <= 1.7]

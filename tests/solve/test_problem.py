@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from random_problems import cases, hardcore_shaped, random_point
+from random_problems import cases, hardcore_shaped, plain_problem, random_point
 
 from brute_force import count_choices, enumerate_choices
 from snugnet.errors import BadInput, BadProblem, Infeasible
@@ -69,7 +69,7 @@ def test_no_budget_is_allowed_and_unconstrained():
 
 
 def test_plain_slots_are_a_special_case():
-    problem = Problem.plain({"cost": [[1, 5], [2, 3, 9]]}, {"cost": 8.0})
+    problem = plain_problem({"cost": [[1, 5], [2, 3, 9]]}, {"cost": 8.0})
     values = Objective((np.array([0.0, 3.0]), np.array([0.0, 1.0, 5.0])), (np.zeros(1),))
     assert best_choice(problem, values).value == Choice((1, 1), (2,))
 
@@ -77,7 +77,7 @@ def test_plain_slots_are_a_special_case():
 def test_ten_budgets():
     rng = np.random.default_rng(0)
     costs = {f"r{k}": rng.uniform(1, 2, (4, 3)) for k in range(10)}
-    problem = Problem.plain(costs, {name: float(c.mean() * 4 * 1.1) for name, c in costs.items()})
+    problem = plain_problem(costs, {name: float(c.mean() * 4 * 1.1) for name, c in costs.items()})
     values = Objective(tuple(rng.normal(size=(4, 3))), (np.zeros(1),))
     fitting = [c for c in enumerate_choices(problem) if problem.is_feasible(c)]
     best = max(problem.value(values, c) for c in fitting)
@@ -90,8 +90,8 @@ def test_a_limit_at_a_networks_own_cost_admits_it_however_the_sum_was_rounded():
     backwards = 1e-3 + 0.7 + 0.3 + 0.2 + 0.1
     values = Objective(tuple(np.zeros(1) for _ in costs), (np.zeros(1),))
     for limit in (forwards, backwards):
-        assert best_choice(Problem.plain({"cost": costs}, {"cost": limit}), values).ok
-    assert not best_choice(Problem.plain({"cost": costs}, {"cost": forwards * (1 - 1e-8)}), values).ok
+        assert best_choice(plain_problem({"cost": costs}, {"cost": limit}), values).ok
+    assert not best_choice(plain_problem({"cost": costs}, {"cost": forwards * (1 - 1e-8)}), values).ok
 
 
 BAD = {
@@ -169,7 +169,7 @@ def test_bad_arguments():
 
 
 def test_reading_the_value_of_nothing_raises_the_reason():
-    problem = Problem.plain({"cost": [[1.0]]}, {"cost": 0.5})
+    problem = plain_problem({"cost": [[1.0]]}, {"cost": 0.5})
     got = best_choice(problem, Objective((np.zeros(1),), (np.zeros(1),)))
     assert not got.ok
     with pytest.raises(Infeasible, match="cost"):

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from snugnet.data.dataset import About, InMemory, resize, split_train_val
+from snugnet.data.folder import open_image
 from snugnet.errors import DamagedFile, DataMissing
 from snugnet.store import read_bytes, read_json
 
@@ -213,11 +213,7 @@ def _from_sheets(folder: Path) -> tuple[Part, Part]:
 
 
 def _sheet(path: Path) -> Tensor:
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DamagedFile(f"{path} must be a whole PNG file ({error})", remedy=_CIFAR_REDO) from error
+    pixels = np.asarray(open_image(path, _CIFAR_REDO))
     if pixels.shape[1] != 1024:
         raise DamagedFile(f"{path} must have rows of 1024 pixels", value=pixels.shape[1], remedy=_CIFAR_REDO)
     return torch.from_numpy(pixels.copy()).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from snugnet.errors import BadProblem, Infeasible, SnugnetError
 
@@ -89,7 +89,7 @@ def expected_cost(base: Any, slot_costs: Any, runs: Any, beta: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """Groups, resources and limits; see the module's first lines. Build plain-slot problems with `Problem.plain`."""
+    """Groups, resources and limits; see the module's first lines."""
 
     groups: tuple[Group, ...]
     resources: tuple[ResourceCosts, ...]
@@ -104,21 +104,6 @@ class Problem:
             _check_costs(resource, self.slot_sizes.tolist())
         for name, limit in self.limits.items():
             _check_limit(name, limit, {r.name: r.unit for r in self.resources})
-
-    @classmethod
-    def plain(cls, costs: Mapping[str, Sequence[ArrayLike]], limits: Mapping[str, float], **units: str) -> Problem:
-        """Slots without depths: `costs["latency"][s][c]`, every slot always runs."""
-        if not costs:
-            remedy = "Use Problem(groups=...) without costs."
-            raise BadProblem("a plain problem must have at least one resource", remedy=remedy)
-        arrays = {name: tuple(np.asarray(row, float) for row in rows) for name, rows in costs.items()}
-        resources = tuple(
-            ResourceCosts(name=name, unit=units.get(name, "units"), base=0.0, costs=rows)
-            for name, rows in arrays.items()
-        )
-        sizes = tuple(len(c) for c in resources[0].costs)
-        group = Group(name="slots", options=sizes, depths=(len(sizes),))
-        return cls(groups=(group,), resources=resources, limits=dict(limits))
 
     def with_limits(self, limits: Mapping[str, float]) -> Problem:
         """The same problem under other limits (all of them: a resource left out is free)."""
