@@ -27,7 +27,7 @@ VERBS = {
     "devices": "show",
     "measure": "measure",
     "check": "measure",
-    "bins": "bins",
+    "bins": "measure",
     "train": "train",
     "rank": "rank",
     "classes": "rank",

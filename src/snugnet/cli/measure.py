@@ -1,7 +1,9 @@
-"""Tables of costs: `snugnet measure` times every block of a space on a device, `snugnet check` puts a table to the test."""
+"""Tables of costs: `snugnet measure` times every block of a space on a device, `snugnet check` puts a table to the test,
+`snugnet bins` counts random networks by cost, for training that samples by cost (AttentiveNAS)."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ import typer
 
 from snugnet.cli.options import Batch, DeviceName, DeviceThreads, Precision, Seconds, Seed, space_of_run, timing
 from snugnet.cli.printing import Json, check_picture, picture_of_check, print_json, print_table, say
-from snugnet.costs.table import CostTable, load_table
+from snugnet.costs.table import CostTable, exact_table, load_table
 from snugnet.errors import BadInput, SnugnetError, TableMismatch
 from snugnet.progress import RichProgress
 from snugnet.space.reading import find_space, space_from_json
@@ -18,6 +20,8 @@ from snugnet.space.sampling import largest, smallest
 from snugnet.space.space import SearchSpace
 from snugnet.space.spec import plan
 from snugnet.store import check_writable, read_json, write_json
+from snugnet.units import parse, show
+from snugnet.units import resource as known_resource
 
 SpaceName = Annotated[
     str,
@@ -38,6 +42,15 @@ Networks = Annotated[int, typer.Option("--networks", help="How many networks to 
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
 InSpace = Annotated[str | None, typer.Option("--space", help="Another space to check (default: the table's own).")]
 CheckOut = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
+ResourceName = Annotated[str, typer.Option("--resource", help="latency (with --table), macs, params or another.")]
+Width = Annotated[
+    str | None, typer.Option("--width", help="Of a bin: 25MMACs in the paper. Default: a seventieth of the range.")
+]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="How many random networks to count.")]
+BinsTable = Annotated[Path | None, typer.Option("--table", help="A table of measured costs, for bins over latency.")]
+BinsOut = Annotated[
+    Path, typer.Option("--out", help="The file that a recipe's phase names: {method: attentive, bins: FILE}.")
+]
 
 
 def measure(
@@ -183,3 +196,45 @@ def _space_of(table: CostTable, word: str | None) -> SearchSpace:
         sizes[0] if len(sizes) == 1 else None,
         table.origin.get("classes"),
     )
+
+
+def bins(
+    space: SpaceName = "attentive",
+    resource: ResourceName = "macs",
+    width: Width = None,
+    rows: Rows = 1_000_000,
+    table: BinsTable = None,
+    resolution: Resolution = None,
+    classes: Classes = None,
+    seed: Seed = 0,
+    out: BinsOut = Path("bins.json"),
+    json: Json = False,
+) -> None:
+    """Count random networks of a space by their cost. Killed, it goes on; asked for more rows, it adds them."""
+    from snugnet.costs.bins import CostBins, bin_architectures
+    from snugnet.costs.lazy import open_table  # brings torch in: not for `snugnet --help`
+    from snugnet.costs.vectorised import CostLookup
+    from snugnet.seeds import Seed as Randomness
+    from snugnet.space.gene_columns import GeneColumns
+
+    kind, target = known_resource(resource).name, space_at(space, resolution, classes)
+    check_writable(out)
+    if (kind == "latency") != (table is not None):
+        raise BadInput(
+            "bins over latency need a table, others none", value=resource, remedy="Make it: snugnet measure."
+        )
+    costs = exact_table(target, kind) if table is None else open_table(table, progress=RichProgress())
+    costs.require(space=target)
+    began, lookup = time.monotonic(), CostLookup(target, costs.of_part, costs.combine, costs.expect)
+    empty = CostBins.empty(target, lookup, resource, None if width is None else parse(width, resource))
+    counted = bin_architectures(
+        target, lookup, empty, rows=rows, seed=Randomness(seed), out=out, progress=RichProgress()
+    )
+    sizes = counted.sizes(GeneColumns(target))
+    facts = {"file": str(out), "space": target.name, "resource": resource, "width": counted.width}
+    facts |= {"bins": int((sizes > 0).sum()), "rows": int(sizes.sum()), "seconds": round(time.monotonic() - began, 1)}
+    if json:
+        print_json(facts)
+        return
+    print(f"{facts['rows']:,} networks of {target.name} in {facts['bins']} bins of {show(counted.width, resource)}")
+    say(f"wrote {out}; a recipe takes it as {{method: attentive, bins: {out}}}")
