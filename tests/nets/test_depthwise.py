@@ -11,7 +11,7 @@ from snugnet.nets.depthwise import _helps, depthwise
 
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [1, 4, 7, 12])
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 12])
 def test_same_values_and_gradients_as_an_ordinary_convolution(kernel, stride, size):
     torch.manual_seed(kernel * stride + size)
     x = torch.randn(3, 24, size, size).to(memory_format=torch.channels_last).requires_grad_()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugnet.nets.depthwise import padded, same_padding
+from snugnet.nets.depthwise import depthwise, padded, same_padding
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
@@ -29,10 +29,20 @@ Sides = tuple[int, int]  # padding before and after
 
 
 @final
+class DepthwiseConv2d(nn.Conv2d):
+    """A depthwise convolution, in training with the gradients of `depthwise`; in evaluation torch's own, as it ships."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return depthwise(input, self.weight, self.stride[0]) if self.training else super().forward(input)
+
+
+@final
 class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's padding, which depends on the size of what it sees."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.training and self.groups > 1:
+            return depthwise(input, self.weight, self.stride[0], "same")
         if torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in torch's own list
             sides = [same_padding(int(n), self.kernel_size[0], self.stride[0]) for n in input.shape[2:]]
             traced: Tensor = _TracedSameConv.apply(input, self.weight, self.stride[0], self.groups, *sides)
@@ -77,7 +87,8 @@ def conv_unit(
 ) -> nn.Sequential:
     """Convolution, BN and (unless `act` is None: a linear bottleneck) activation; keeps the size up to the stride."""
     # At stride 1 both rules of padding are the same one.
-    convolution = SameConv2d if padding == "same" and stride > 1 else nn.Conv2d
+    usual = nn.Conv2d if groups == 1 else DepthwiseConv2d
+    convolution = SameConv2d if padding == "same" and stride > 1 else usual
     layers: dict[str, nn.Module] = {
         "conv": convolution(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
         "norm": nn.BatchNorm2d(out_channels, eps=norm_eps),

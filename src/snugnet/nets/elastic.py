@@ -21,6 +21,7 @@ all images agree behaves as the plain block does.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import final
 
@@ -29,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugnet.devices.device import processor
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
@@ -54,10 +56,20 @@ def pointwise(x: Tensor, weight: Tensor) -> Tensor:
     """A 1x1 convolution: on a CPU, in channels-last memory, a matrix product of the same numbers.
 
     A convolution call prepares itself anew for its three kernels, which on batches of a few images costs as much as its
-    arithmetic (docs/LOG.md)."""
-    if x.is_cpu and x.is_contiguous(memory_format=torch.channels_last):
+    arithmetic. But torch's products (MKL) run at less than half the speed of its convolutions (oneDNN) on processors that
+    are not Intel's: there products are for small ones only (docs/LOG.md)."""
+    fast = x.numel() * weight.shape[0] < _FEW_MACS or not _slow_products()
+    if fast and x.is_cpu and x.is_contiguous(memory_format=torch.channels_last):
         return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1)).permute(0, 3, 1, 2)
     return F.conv2d(x, weight)
+
+
+_FEW_MACS = 4_000_000
+
+
+@functools.cache
+def _slow_products() -> bool:
+    return torch.backends.mkl.is_available() and "Intel" not in processor()
 
 
 def prefix(weight: Tensor, *sizes: int) -> Tensor:
