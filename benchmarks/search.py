@@ -5,14 +5,14 @@
 
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
-searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of
-what others evaluated. Held-out images are halved: methods see one part, their networks are judged by the other, and once by
-test images, which decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
+searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of what others evaluated.
+Held-out images are parted: methods see some, their networks are judged by the others, and once by test images, which decide
+nothing. Evaluations are remembered (a network's score is a number); they count all the same.
 
-A part (data set, seed, count) is a file in --work, so a killed run goes on. Errors of means are clustered twice, by distinct
-pair of networks and by super-network; the greater of the two is `error`. Regret: all networks of a small part of the space
-are evaluated, on the images methods see (`regret_seen`) and on the others (`regret`). Correlations: prior, posterior without
-each network, and gradients, against random networks.
+A part (data set, seed, count, method) is a file in --work: a killed run goes on, a changed method is run again alone.
+Errors of means are clustered twice, by distinct pair of networks and by super-network; the greater of the two is `error`.
+Regret: all networks of a small part of the space are evaluated, on the images methods see (`regret_seen`) and on the others
+(`regret`). Correlations: prior, posterior without each network, and gradients, against random networks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from snugnet.training.checkpoint import load_weights
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from brute_force import enumerate_choices
-from search_summary import markdown, regret_summary, summary
+from search_summary import METHODS, markdown, regret_summary, summary
 
 BUDGETS = 10
 PART_IMAGES = 2000  # that judge each network of an enumerated part
@@ -174,30 +174,29 @@ class Bench:
     def budgets(self) -> list[dict[str, str]]:
         return macs_budgets(self.supernet)
 
-    def compare(self, count: int) -> list[dict[str, Any]]:
-        """A row a method and budget: the network it chose, and how good that is."""
-        rows = []
+    def compare(self, count: int, name: str) -> list[dict[str, Any]]:
+        """A row per budget: the network that a method chose, and how good that is."""
+        rows, method = [], contestants(count)[name]
         with tempfile.TemporaryDirectory() as home:
-            for name, method in contestants(count).items():
-                contest = Contest(self.supernet, self.data, self.seen, method, count, Path(home))
-                for number, budget in enumerate(self.budgets):
-                    chosen, counted = contest.run(budget, seed=self.seed)
-                    assert 0 < len(counted.met) <= count, "equal effort: no method may evaluate more"
-                    judged, tested = self.judge(chosen), self.test(chosen)
-                    rows.append(
-                        {
-                            "method": name,
-                            "budget": number,
-                            "macs": budget["macs"],
-                            "network": str(chosen),
-                            "evaluated": len(counted.met),
-                            "fits": bool(limits_of(self.supernet.space, [], budget).fits(chosen)),
-                            "seen_score": self.seen(chosen).score,
-                            "score": judged.score,
-                            "accuracy": judged.accuracy,
-                            "test_accuracy": tested.accuracy,
-                        }
-                    )
+            contest = Contest(self.supernet, self.data, self.seen, method, count, Path(home))
+            for number, budget in enumerate(self.budgets):
+                chosen, counted = contest.run(budget, seed=self.seed)
+                assert 0 < len(counted.met) <= count, "equal effort: no method may evaluate more"
+                judged, tested = self.judge(chosen), self.test(chosen)
+                rows.append(
+                    {
+                        "method": name,
+                        "budget": number,
+                        "macs": budget["macs"],
+                        "network": str(chosen),
+                        "evaluated": len(counted.met),
+                        "fits": bool(limits_of(self.supernet.space, [], budget).fits(chosen)),
+                        "seen_score": self.seen(chosen).score,
+                        "score": judged.score,
+                        "accuracy": judged.accuracy,
+                        "test_accuracy": tested.accuracy,
+                    }
+                )
         return rows
 
     def regret(self, counts: Sequence[int], choices: int, repeats: int) -> dict[str, Any]:
@@ -341,9 +340,11 @@ def collected(
         for seed in seeds:
             home = work / f"{name}-{seed}"
             for count in counts:
-                if (path := home / f"compare-{count}.json").exists():
+                paths = [home / f"compare-{count}-{method}.json" for method in METHODS]
+                if all(path.exists() for path in paths):
                     done.append(f"{name} {seed} {count}")
-                    rows += [{"set": name, "seed": seed, "count": count, **row} for row in read_json(path)["rows"]]
+                    found = [row for path in paths for row in read_json(path)["rows"]]
+                    rows += [{"set": name, "seed": seed, "count": count, **row} for row in found]
             for kind, parts in (("regret", regrets), ("correlations", correlations)):
                 if (path := home / f"{kind}.json").exists():
                     parts[f"{name} {seed}"] = read_json(path)["rows"]
@@ -389,7 +390,8 @@ def main() -> None:
                 if kind == "correlations":
                     bench.part(kind, lambda b=bench: b.correlations(32 if chosen.quick else 100))
                 elif kind != "regret":
-                    bench.part(f"compare-{kind}", lambda b=bench, n=int(kind): b.compare(n))
+                    for method in METHODS:
+                        bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))
                 elif seed == 0:
                     bench.part(kind, lambda b=bench: b.regret(counts[:1], 2, 2))
     facts = collected(chosen.work, sets, seeds, counts, settings)

@@ -61,7 +61,7 @@ class Adaptive(SearchMethod):
     finalists: int = 8
     passes: int = 24  # of the prior: batches that are differentiated, no more than the held-out images fill
     batch: int = 64
-    explore: float = 1.0  # scale of draws around the posterior mean; 0: the mean itself
+    explore: float = 1.0  # scale of draws around the posterior mean at first, falling to 0, the mean itself
     stop_early: bool = True  # False: all `evaluations`, also where nothing better is expected
 
     def run(self, task: Task) -> Outcome:
@@ -98,7 +98,8 @@ class Adaptive(SearchMethod):
         task.progress.start("adaptive search", most)
         while len(trace) < most and (calm < CALM or not self.stop_early):
             rng = Seed(task.seed).fold_in("adaptive", len(belief.scores)).numpy()
-            network = proposer.next(rng, self.explore)
+            # Towards the end the posterior mean itself: what is learnt last can hardly be used any more.
+            network = proposer.next(rng, self.explore * (1 - len(trace) / max(most - 1, 1)))
             if network is None:  # everything that fits is known
                 break
             promising = belief.model.promises(network, proposer.incumbent())
