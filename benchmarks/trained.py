@@ -119,23 +119,41 @@ class Bench:
 
 def snugnet(bench: Bench, limit: float, _: Settings) -> dict[str, Any]:
     """Ours: found by a super-network trained for a part of the image-steps, then as `snugnet fit` goes on."""
+    outcome = found_and_trained(bench, limit)
+    if not isinstance(outcome, tuple):
+        return outcome
+    network, found, inherited = outcome
+    reached = bench.accuracy(network, found.result.architecture.resolution)
+    return _row(found, limit, reached, bench.asked.steps) | {"inherited_val": inherited}
+
+
+def found_and_trained(bench: Bench, limit: float) -> tuple[Network, Round, float] | dict[str, Any]:
+    """The network, how it was found, and its accuracy on held-out images with inherited weights; or why there is none."""
     data = bench.data(max(_resolutions(bench.asked)))
-    phases, finetune, _choices = schedule(data.size("train"), bench.asked.steps, data.about.resolution)
+    phases = schedule(data.size("train"), bench.asked.steps, data.about.resolution)[0]
     methods = [sn.methods.METHODS[row.pop("method")](**row) for row in phases]
     home = bench.work / "snugnet"
-    supernet = _trained(bench, _elastic(bench), data, methods, home)
-    found = _found(bench, supernet, data, limit, home, _table(bench, supernet, "snugnet"))
+    supernet = _trained(bench, elastic(bench), data, methods, home)
+    found = _found(bench, supernet, data, limit, home, table_of(bench, supernet, "snugnet"))
     if not isinstance(found, Round):
         return found
-    architecture, options = found.result.architecture, finetune["options"]
-    spent = sum(method.epochs for method in methods) * data.size("train")
-    network = sn.extract(_elastic(bench), architecture)
-    side, rates = architecture.resolution, {"lr": options["lr"], "features": options["distill_features"]}
-    bench.train(network, side, bench.asked.steps - spent, **rates)
+    architecture = found.result.architecture
+    network = taught(bench, architecture)
     inherited = accuracy(
         subnetwork(supernet, architecture, ImageCache(data)), bench.data(architecture.resolution), "val"
     )
-    return _row(found, limit, bench.accuracy(network, side), bench.asked.steps) | {"inherited_val": inherited}
+    return network, found, inherited
+
+
+def taught(bench: Bench, architecture: Any) -> Network:
+    """A sub-network with the published weights, trained for what the super-network's phases leave of the image-steps."""
+    data = bench.data(max(_resolutions(bench.asked)))
+    phases, finetune, _ = schedule(data.size("train"), bench.asked.steps, data.about.resolution)
+    spent, options = sum(row["epochs"] for row in phases) * data.size("train"), finetune["options"]
+    network = sn.extract(elastic(bench), architecture)
+    rates = {"lr": options["lr"], "features": options["distill_features"]}
+    bench.train(network, architecture.resolution, bench.asked.steps - spent, **rates)
+    return network
 
 
 def nothing(bench: Bench, limit: float, settings: Settings) -> dict[str, Any]:
@@ -150,7 +168,7 @@ def nothing(bench: Bench, limit: float, settings: Settings) -> dict[str, Any]:
     for width in (0.5, 0.25):
         space = sn.spaces.preset("hardcore-lowres", classes=10, resolution=NATIVE, width=width)
         home = bench.work / f"nothing-{width:g}-{settings.lr:g}"
-        table = _table(bench, fresh_supernet(space, 0), f"nothing-{width:g}")
+        table = table_of(bench, fresh_supernet(space, 0), f"nothing-{width:g}")
         if cost_range(space, table).smallest > limit:
             continue
         supernet = _trained(bench, fresh_supernet(space, bench.seed), data, phases, home)
@@ -202,7 +220,7 @@ def _trained(bench: Bench, supernet: Any, data: InMemory, phases: list[Any], hom
     return supernet.eval()
 
 
-def _elastic(bench: Bench) -> Any:
+def elastic(bench: Bench) -> Any:
     """The space around the start as `snugnet fit` chooses it, with the start's own weights."""
     _, finetune, choices = schedule(bench.asked.images, bench.asked.steps, bench.asked.resolution)
     if not finetune["from_start"]:
@@ -212,7 +230,7 @@ def _elastic(bench: Bench) -> Any:
         return sn.elastic(bench.start, resolutions=_resolutions(bench.asked), classes=10, **choices)
 
 
-def _table(bench: Bench, supernet: Any, kind: str) -> Any:
+def table_of(bench: Bench, supernet: Any, kind: str) -> Any:
     path = bench.asked.work / f"table-{kind}.json"
     if path.exists():
         return sn.load_table(path)

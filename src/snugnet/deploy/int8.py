@@ -140,7 +140,9 @@ def export_int8(
         accuracy=stated,
         float_ms=best.float_ms,
         int8_ms=best.int8_ms,
-        message=_message(stated, best.float_ms, best.int8_ms, reason),
+        message=_message(
+            stated, best.float_ms, best.int8_ms, reason, "written all the same" if always else "float32 is kept"
+        ),
     )
 
 
@@ -177,12 +179,12 @@ def _reason(stated: StatedAccuracy, ratio: float, lose: float) -> str:
     return "" if ratio < 1 else "it is not faster here"
 
 
-def _message(stated: StatedAccuracy, float_ms: float, int8_ms: float, reason: str) -> str:
+def _message(stated: StatedAccuracy, float_ms: float, int8_ms: float, reason: str, outcome: str) -> str:
     numbers = (
         f"int8 takes {int8_ms:.4g} ms where float32 takes {float_ms:.4g} ms ({int8_ms / float_ms:.2f} of it); "
         f"accuracy {stated.test:.2%} instead of {stated.float32:.2%} on {stated.images} test images"
     )
-    return f"{numbers}; float32 is kept: {reason}" if reason else numbers
+    return f"{numbers}; {outcome}: {reason}" if reason else numbers
 
 
 def _check_images(graph: bytes, data: Data) -> None:

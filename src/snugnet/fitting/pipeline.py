@@ -27,6 +27,7 @@ from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
 from snugnet.deploy.certificate import OpensOnnx, certify
 from snugnet.deploy.export import export, stamp
+from snugnet.deploy.int8 import export_int8
 from snugnet.deploy.network_file import load
 from snugnet.devices import by_name
 from snugnet.devices.device import Device
@@ -407,12 +408,17 @@ class Pipeline:
     def _export(self) -> None:
         devices = {label: device.fingerprint() for label, device in self.devices.items()}
         inputs = [self._hashes("network.safetensors", *self._table_files), self.promised.to_json(), devices, self.batch]
-        files = ["network.onnx", "network.pt2", "certificate.json"]
+        files = ["network.onnx", "network.pt2", "certificate.json", *(["network.int8.onnx"] if self._eight else [])]
         self.steps.step("export and certify", inputs, files, self._certified_file)
 
+    @property
+    def _eight(self) -> bool:
+        """Whether the network will run in int8, wherever it is limited."""
+        return bool(self.devices) and all(device.precision == "int8" for device in self.devices.values())
+
     def _certified_file(self) -> str:
-        """Certify what will run: the ONNX file, which then carries the certificate's hash in its metadata (the weights stay
-        what they are); on a device that opens no such files (PyTorch), the network itself."""
+        """Certify what will run: the ONNX file, in int8 if that was measured, which then carries the certificate's hash in
+        its metadata (the weights stay what they are); on a device that opens no such files (PyTorch), the network itself."""
         network = load(self.folder / "network.safetensors")
         data = self._data_at_its_resolution
         images = next(data.batches("test", 8))[0]
@@ -420,7 +426,12 @@ class Pipeline:
         card = card_of(data, self.supernet, self.result.architecture, self.promised.to_json())
         export(network, path, card=card, images=images, program=self.folder / "network.pt2")
         if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
-            certificate = self._certify(path, proof, plan=network.plan)
+            accuracy = None
+            if self._eight:
+                small = export_int8(path, path.with_suffix(".int8.onnx"), data, always=True, progress=self.progress)
+                self._say(f"{small.message} ({small.scheme})")
+                path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
+            certificate = self._certify(path, proof, plan=network.plan, accuracy=accuracy)
             stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
         else:
             certificate = self._certify(self.folder / "network.safetensors", proof)
