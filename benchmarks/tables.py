@@ -27,7 +27,7 @@ import torch
 
 from snugnet.costs.table import CostTable
 from snugnet.devices import Device, OnnxRuntime, TorchCpu
-from snugnet.devices.device import wall_clock
+from snugnet.devices.agent import wall_clock
 from snugnet.nets.network import build_part
 from snugnet.space import parse, plan, preset
 from snugnet.space.layout import Layout

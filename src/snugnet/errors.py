@@ -96,6 +96,10 @@ class DeviceMissing(SnugnetError):
     """A device or runtime that is not on this machine."""
 
 
+class DeviceLost(SnugnetError):
+    """A device that was there and stopped answering; what was measured is kept."""
+
+
 class DataMissing(SnugnetError):
     """A data set that is not on the disk; the remedy is the command that gets it."""
 

@@ -45,7 +45,7 @@ def table(folder):
 def test_devices(snug):
     rows = {row["name"]: row for row in json.loads(snug("devices", "--json")[1])}
     assert rows["torch-cpu"]["here"]
-    assert set(rows) == {"torch-cpu", "torch-cuda", "onnxruntime", "openvino"}
+    assert set(rows) == {"torch-cpu", "torch-cuda", "onnxruntime", "openvino", "command:COMMAND"}
     assert "torch-cuda" in snug("devices")[1]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from snugnet.devices import DEVICES, OnnxRuntime, TorchCpu, TorchCuda, by_name, listing
-from snugnet.devices.device import usable_cores
+from snugnet.devices.agent import raised_priority, usable_cores
 from snugnet.devices.onnx_graph import agree
 from snugnet.errors import BadInput, DeviceMissing, UnknownName
 
@@ -38,7 +38,7 @@ def test_a_device_that_is_not_here_says_so():
 
 def test_the_listing_has_all_and_a_remedy_for_the_absent():
     rows = {row.name: row for row in listing()}
-    assert set(rows) == set(DEVICES)
+    assert set(rows) == {*DEVICES, "command:COMMAND"}
     assert rows["torch-cpu"].here
     assert all(row.here or (row.reason and row.remedy) for row in rows.values())
 
@@ -69,8 +69,6 @@ def test_what_no_exporter_can_take_is_explained():
 
 def test_priority_is_asked_for_and_given_back():
     import os
-
-    from snugnet.devices.timing import raised_priority
 
     def state():
         return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)

@@ -25,6 +25,7 @@ VERBS = {
     "show": "show",
     "zoo": "show",
     "devices": "show",
+    "agent": "agent",
     "measure": "measure",
     "check": "measure",
     "bins": "measure",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from snugnet.cli.options import Batch, DeviceThreads, Lose, Precision, Seconds, read_limits, read_lose
+from snugnet.cli.options import Batch, DeviceThreads, Lose, Precision, Seconds, read_devices, read_limits, read_lose
 from snugnet.cli.printing import Json, print_json, print_table, say
 from snugnet.cli.runtimes import OnDevices, compare
 from snugnet.deploy.card import Certificate, read_certificate
@@ -29,7 +29,13 @@ CertifiedLimits = Annotated[
 ]
 PredictingTable = Annotated[Path | None, typer.Option("--table", help="A measured table; adds what it predicts.")]
 AnyDevice = Annotated[
-    str | None, typer.Option("--device", help="Where to run (default: onnxruntime for .onnx files, else torch-cpu).")
+    list[str] | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE|NAME=DEVICE",
+        help="Where to run (default: onnxruntime for .onnx files, else torch-cpu). With several, each has the name that the "
+        "budget repeats: --device pi4=command:... --budget latency@pi4=40ms.",
+    ),
 ]
 CertificateOut = Annotated[Path, typer.Option("--out", help="Where to write the certificate.")]
 Runnable = Annotated[
@@ -62,13 +68,12 @@ def certify(
         return
     from snugnet.costs.lazy import open_table  # these bring torch in: not for `snugnet --help`
     from snugnet.deploy import certificate
-    from snugnet.devices import by_name
 
     limits = read_limits(budget or [])
     settings = None if seconds is None else replace(certificate.SETTINGS, seconds=seconds)
     tables = {} if table is None else {name: open_table(table) for name in limits if name.split("@")[0] == "latency"}
     onnx = network.lower().endswith(".onnx")
-    place = by_name(device or ("onnxruntime" if onnx else "torch-cpu"), threads=threads, precision=precision)
+    place = read_devices(device or ["onnxruntime" if onnx else "torch-cpu"], threads, precision)
     if onnx and table is not None:
         say("an ONNX file does not say what its blocks are: the table cannot predict it; certify its .safetensors file")
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from snugnet.space.spec import plan
 from snugnet.store import check_writable, read_json, write_json
 from snugnet.units import parse, show
 from snugnet.units import resource as known_resource
+
+if TYPE_CHECKING:
+    from snugnet.devices import Device
 
 SpaceName = Annotated[
     str,
@@ -41,6 +44,10 @@ TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A table that `
 Networks = Annotated[int, typer.Option("--networks", help="How many networks to measure.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw predicted against measured (.svg, .png, .pdf).")]
 InSpace = Annotated[str | None, typer.Option("--space", help="Another space to check (default: the table's own).")]
+CheckDevice = Annotated[
+    str | None,
+    typer.Option("--device", help="Where to measure (default: the table's own); a command must be repeated."),
+]
 CheckOut = Annotated[Path | None, typer.Option("--out", help="Where to write the outcome (default: beside the table).")]
 ResourceName = Annotated[str, typer.Option("--resource", help="latency (with --table), macs, params or another.")]
 Width = Annotated[
@@ -150,6 +157,7 @@ def check(
     plot: Plot = None,
     space: InSpace = None,
     out: CheckOut = None,
+    device: CheckDevice = None,
     seconds: Seconds = None,
     seed: Seed = 1,
     json: Json = False,
@@ -157,7 +165,6 @@ def check(
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
     from snugnet.costs.lazy import open_table
-    from snugnet.devices import by_name
 
     costs = open_table(table, progress=RichProgress())
     if costs.origin["kind"] != "measured":
@@ -165,14 +172,13 @@ def check(
     target = out or table.with_name("check.json" if table.name == "table.json" else f"{table.stem}.check.json")
     check_writable(target)
     check_picture(plot)
-    origin = costs.origin["device"]
-    device = by_name(origin["device"], threads=int(origin["threads"]), precision=origin["precision"])
+    place = _device_of(costs, device)
     settings = timing(seconds, seed=seed)
     target_space = _space_of(costs, space)
-    outcome = check_table(costs, target_space, device, networks=networks, settings=settings, progress=RichProgress())
+    outcome = check_table(costs, target_space, place, networks=networks, settings=settings, progress=RichProgress())
     write_json(target, outcome.to_json())
     if plot is not None:
-        picture_of_check(outcome, plot, f"{costs.origin['space']} on {device.name}, {device.threads} thread(s)")
+        picture_of_check(outcome, plot, f"{costs.origin['space']} on {place.name}, {place.threads} thread(s)")
     if json:
         print_json(outcome.to_json())
     else:
@@ -184,6 +190,17 @@ def check(
         print(f"stay {outcome.margin_ms(1.0):.2%} below a limit, and the network meets it with 95 % confidence")
         say(outcome.message)
     say(f"read {table}, wrote {target}" + (f" and {plot}" if plot else ""))
+
+
+def _device_of(table: CostTable, name: str | None) -> Device:
+    """The table's own device; a command that reaches it is not taken from a file, the user repeats it."""
+    from snugnet.devices import Command, by_name
+
+    origin = table.origin["device"]
+    if name is None and origin["device"].partition(":")[0] == Command.name:
+        rule = "a table of a device behind a command must be checked with that command"
+        raise BadInput(rule, value="none", remedy='Say --device "command:ssh pi4 snugnet-agent", as when measuring.')
+    return by_name(name or origin["device"], threads=int(origin["threads"]), precision=origin["precision"])
 
 
 def _space_of(table: CostTable, word: str | None) -> SearchSpace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +19,14 @@ from snugnet.store import RunLock, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from snugnet.data.dataset import Data
+    from snugnet.devices import Device
     from snugnet.devices.timing import TimingSettings
     from snugnet.fitting.runs import Run
 
-DeviceName = Annotated[str, typer.Option("--device", help="Where to run: see `snugnet devices`.")]
+DeviceName = Annotated[
+    str,
+    typer.Option("--device", help="Where to run: see `snugnet devices`; command:COMMAND for a board behind an agent."),
+]
 DeviceThreads = Annotated[int, typer.Option("--threads", help="Threads of the processor to use.")]
 Precision = Annotated[str, typer.Option("--precision", help="Number format, where the device offers several.")]
 Batch = Annotated[int, typer.Option("--batch", help="Images at once.")]
@@ -185,6 +190,22 @@ def read_lose(text: str) -> float:
     if word != "at-most" or not 0 <= share <= 1:
         raise BadInput("--lose must be at-most=SHARE", value=text, remedy="Write --lose at-most=0.5%.")
     return share
+
+
+def read_devices(texts: list[str], threads: int, precision: str) -> Device | dict[str, Device]:
+    """`["onnxruntime"]` as a device, `["pi4=command:ssh pi4 snugnet-agent", ...]` as one for every label of a budget."""
+    from snugnet.devices import by_name
+
+    places: dict[str, str] = {}
+    for text in texts:
+        labelled = re.fullmatch(r"([\w.-]+)=(.+)", text)  # a command may hold an = too, but begins otherwise
+        label, name = labelled.groups() if labelled else ("", text)
+        if label in places:
+            remedy = "Write NAME=DEVICE, with the NAME of latency@NAME."
+            raise BadInput("two devices must be told apart by a name each", value=text, remedy=remedy)
+        places[label] = name
+    devices = {label: by_name(name, threads=threads, precision=precision) for label, name in places.items()}
+    return devices[""] if list(devices) == [""] else devices
 
 
 def read_limits(texts: list[str]) -> Budget:

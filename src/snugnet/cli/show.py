@@ -315,7 +315,7 @@ def _figure(row: dict[str, Any], key: str) -> str:
 def devices(json: Json = False) -> None:
     """List the devices and runtimes, and what is missing for those that cannot be used here."""
     from snugnet.devices import listing
-    from snugnet.devices.device import processor  # these bring torch in: not for `snugnet --help`
+    from snugnet.devices.agent import processor  # these bring torch in: not for `snugnet --help`
 
     rows = listing()
     if json:

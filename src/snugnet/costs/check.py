@@ -17,8 +17,9 @@ import numpy as np
 from snugnet.costs.calibrate import upper_bound
 from snugnet.costs.measure import prepare, spread_networks
 from snugnet.costs.table import CostTable
+from snugnet.devices.agent import raised_priority
 from snugnet.devices.device import Device
-from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import Estimate, Timings, TimingSettings, time_on
 from snugnet.errors import BadInput, TableMismatch
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture, parse
@@ -88,7 +89,7 @@ def check_table(
     plans = [plan(architecture, space) for architecture in (*fresh, *anchors)]
     with raised_priority(device.threads):
         subjects = prepare(device, plans, table.origin["batch"], shown)
-        timings = time_subjects(subjects, device.time, rules, progress=shown)
+        timings = time_on(device, subjects, rules, progress=shown)
     estimates = list(timings.estimates.values())
     then = [known[anchor] for anchor in anchors]
     speed = float(np.exp(np.mean([np.log(old / new.ms) for old, new in zip(then, estimates[networks:])])))

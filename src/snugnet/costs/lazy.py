@@ -23,8 +23,9 @@ from snugnet.costs.calibrate import Calibration
 from snugnet.costs.measure import CALIBRATION_NETWORKS, measure, prepare, spread_networks
 from snugnet.costs.table import CostTable, load_table
 from snugnet.devices import DEVICES, by_name
+from snugnet.devices.agent import raised_priority
 from snugnet.devices.device import Device
-from snugnet.devices.timing import TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import TimingSettings, time_on
 from snugnet.errors import TableMismatch
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.layout import Layout
@@ -168,7 +169,7 @@ class _Later:
         rules = replace(self._rules, statistic="quiet", seconds=min(self._rules.seconds, seconds))
         with raised_priority(self._device.threads):
             subjects = prepare(self._device, [*references, *parts], self._batch, self._progress)
-            timings = time_subjects(subjects, self._device.time, rules, progress=self._progress)
+            timings = time_on(self._device, subjects, rules, progress=self._progress)
         times = dict(zip([*references, *parts], timings.values("quiet")))
         ratio = float(np.median([self._first.isolated_ms[part][0] / times[part] for part in references]))
         found = {part: times[part] * ratio for part in parts}

@@ -26,8 +26,9 @@ from snugnet.costs import analytic
 from snugnet.costs.calibrate import Calibration, calibrate
 from snugnet.costs.table import CostTable, save_table, space_id, width_curves
 from snugnet.costs.vectorised import costs_of_many
+from snugnet.devices.agent import raised_priority
 from snugnet.devices.device import Device, Runnable
-from snugnet.devices.timing import Estimate, Timings, TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import Estimate, Timings, TimingSettings, time_on
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.nets.network import build_part, build_plan
 from snugnet.progress import NullProgress, Progress
@@ -73,7 +74,7 @@ def measure(
     journal = None if out is None else Path(f"{out}.partial")
     with raised_priority(device.threads):
         subjects = prepare(device, parts, batch, shown) | prepare(device, plans, batch, shown)
-        timings = time_subjects(subjects, device.time, rules, journal=journal, about=about, progress=shown)
+        timings = time_on(device, subjects, rules, journal=journal, about=about, progress=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
     if on_demand:
         table = replace(table, origin={**table.origin, "on_demand": True})
@@ -234,7 +235,7 @@ def time_networks(
     with raised_priority(device.threads):
         subjects = prepare(device, list(networks.values()), batch, shown)
         named = dict(zip(networks, subjects.values()))
-        timings = time_subjects(named, device.time, settings or TimingSettings(seconds=90.0), progress=shown)
+        timings = time_on(device, named, settings or TimingSettings(seconds=90.0), progress=shown)
     return timings.estimates, timings.message
 
 

@@ -31,10 +31,11 @@ from snugnet.costs.table import CostTable
 from snugnet.deploy.card import Certificate, CertifiedNetwork, Line, StatedAccuracy
 from snugnet.deploy.export import card_in, graph_hash, random_images
 from snugnet.deploy.network_file import plan_in, read_network
-from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy
+from snugnet.devices.agent import OWN_TIME, WALL_CLOCK, raised_priority
+from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
-from snugnet.devices.timing import Timings, TimingSettings, pooled, raised_priority, time_subjects
-from snugnet.errors import BadInput, BudgetExceeded, FileTrouble, UnknownName, reason_of
+from snugnet.devices.timing import Timings, TimingSettings, pooled, time_on
+from snugnet.errors import BadInput, BudgetExceeded, DeviceLost, FileTrouble, UnknownName, reason_of
 from snugnet.nets.network import Network, build_plan
 from snugnet.progress import NullProgress, Progress
 from snugnet.space import zoo
@@ -154,9 +155,7 @@ def _time(subject: Subject, device: Device, batch: int, rules: TimingSettings, p
         for number in range(SESSIONS):
             if number:
                 time.sleep(pause)
-            sessions.append(
-                time_subjects(runnable, device.time, replace(each, seed=rules.seed + number), progress=progress)
-            )
+            sessions.append(time_on(device, runnable, replace(each, seed=rules.seed + number), progress=progress))
     return sessions
 
 
@@ -297,6 +296,8 @@ def _of_onnx(path: Path) -> Subject:
         try:
             runnable = device.open(str(path), random_images(batch, costs.input_shape[1:]))
             runnable.run()
+        except DeviceLost:
+            raise
         except Exception as error:
             remedy = "Export it again with a dynamic batch, or ask for the batch it was made for."
             rule = f"{path} must run on {device.name} with batch {batch}"

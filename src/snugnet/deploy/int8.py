@@ -29,9 +29,10 @@ from snugnet.deploy.export import (
     random_images,
     run_session,
 )
+from snugnet.devices.agent import raised_priority
 from snugnet.devices.onnx_devices import OnnxRuntime
 from snugnet.devices.quantise import SCHEMES, Scheme, is_quantised, quantise
-from snugnet.devices.timing import TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import TimingSettings, time_on
 from snugnet.errors import BadInput
 from snugnet.progress import NullProgress, Progress
 from snugnet.store import read_bytes, write_bytes
@@ -244,5 +245,5 @@ def _times(
     given = random_images(shape[0] if isinstance(shape[0], int) else 1, tuple(shape[1:]))
     with raised_priority(device.threads):
         subjects = {name: device.open(graph, given) for name, graph in graphs.items()}
-        timings = time_subjects(subjects, device.time, settings, progress=progress)
+        timings = time_on(device, subjects, settings, progress=progress)
     return {name: estimate.ms for name, estimate in timings.estimates.items()}

@@ -20,9 +20,10 @@ from snugnet.deploy.certificate import OpensOnnx
 from snugnet.deploy.export import random_images
 from snugnet.deploy.int8 import BATCH, LOSE, choose_scheme, share_right
 from snugnet.devices import DEVICES, by_name
-from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable, frozen_copy, wall_clock
+from snugnet.devices.agent import OWN_TIME, WALL_CLOCK, raised_priority, wall_clock
+from snugnet.devices.device import Device, Runnable, frozen_copy
 from snugnet.devices.onnx_graph import onnx_bytes
-from snugnet.devices.timing import Estimate, TimingSettings, raised_priority, time_subjects
+from snugnet.devices.timing import Estimate, TimingSettings, time_subjects
 from snugnet.errors import BadInput, SnugnetError, UnknownName
 from snugnet.nets.network import Network
 from snugnet.progress import NullProgress, Progress

@@ -11,32 +11,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import ClassVar, Final, final
 
 import torch
 
-from snugnet.devices.device import (
-    WALL_CLOCK,
-    Device,
-    Fingerprint,
-    Runnable,
-    common_fingerprint,
-    cpu_clock,
-    frozen_copy,
-    wall_clock,
-)
+from snugnet.devices.agent import WALL_CLOCK, cpu_clock, onnx_runner, wall_clock
+from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy
 from snugnet.devices.onnx_graph import agree, onnx_bytes
 from snugnet.devices.quantise import quantise
 
-_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 5e-2}
+_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 5e-2, "int8": 1e-3}  # of the graph before it is quantised
 _HINTS: Final = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnnxDevice(Device):
-    """What both have in common; a device's name is that of its package."""
+class OnnxDevice(Device):
+    """What they have in common; the name of one on this machine is that of its package."""
 
     @classmethod
     def missing(cls) -> str:
@@ -45,14 +37,15 @@ class _OnnxDevice(Device):
     def prepare(self, module: torch.nn.Module, example: torch.Tensor) -> Runnable:
         network, given = frozen_copy(module).to("cpu", torch.float32), example.detach().to("cpu", torch.float32)
         graph = onnx_bytes(network, given)
-        if self.precision == "int8":
-            replace(self, precision="float32").prepare(network, given)  # the graph is right before it is rounded
-            return self.open(graph, given)
-        runnable = self.open(graph, given)
+        runnable = self.start(graph, given)
         with torch.inference_mode():
-            what = f"the ONNX graph in {self.name}"
+            what = f"the ONNX graph in {self.name}"  # which is right before it is rounded
             agree(runnable.output(), network(given), what=what, tolerance=_TOLERANCE[self.precision])
-        return runnable
+        return self.open(graph, given) if self.precision == "int8" else runnable
+
+    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        """A graph that exists already, as bytes or as the path of a file, in this device's precision."""
+        return self.start(self.graph(graph, given), given)
 
     def graph(self, graph: bytes | str, given: torch.Tensor) -> bytes | str:
         """The graph in this device's precision; for times it does not matter which images int8 is calibrated on."""
@@ -61,8 +54,8 @@ class _OnnxDevice(Device):
         return quantise(graph if isinstance(graph, bytes) else Path(graph).read_bytes(), given)
 
     @abstractmethod
-    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
-        """A graph that exists already, as bytes or as the path of a file."""
+    def start(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        """The graph as it is, in the runtime."""
 
     def fingerprint(self) -> Fingerprint:
         version = str(importlib.import_module(self.name).__version__).split("-")[0]
@@ -71,7 +64,7 @@ class _OnnxDevice(Device):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class OnnxRuntime(_OnnxDevice):
+class OnnxRuntime(OnnxDevice):
     """ONNX Runtime's CPU provider: `OnnxRuntime(threads=1)`."""
 
     name: ClassVar[str] = "onnxruntime"
@@ -81,24 +74,11 @@ class OnnxRuntime(_OnnxDevice):
     def remedy(cls) -> str:
         return "pip install onnxruntime"
 
-    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(self.graph(graph, given), options, providers=["CPUExecutionProvider"])
-        entry = session.get_inputs()[0].name
-        feed = {entry: given.numpy()}
-
-        def run() -> Any:
-            return session.run(None, feed)
+    def start(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+        run = onnx_runner(graph, given.numpy(), self.threads)
 
         def answer(images: torch.Tensor) -> torch.Tensor:
-            return torch.from_numpy(session.run(None, {entry: images.numpy()})[0])
+            return torch.from_numpy(run(images.numpy())[0])
 
         return Runnable(run=run, output=lambda: torch.from_numpy(run()[0]), answer=answer)
 
@@ -112,7 +92,7 @@ class OnnxRuntime(_OnnxDevice):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class OpenVino(_OnnxDevice):
+class OpenVino(OnnxDevice):
     """OpenVINO's CPU plugin: `OpenVino(threads=1)`."""
 
     name: ClassVar[str] = "openvino"
@@ -122,7 +102,7 @@ class OpenVino(_OnnxDevice):
     def remedy(cls) -> str:
         return "pip install 'snugnet[openvino]'"
 
-    def open(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
+    def start(self, graph: bytes | str, given: torch.Tensor) -> Runnable:
         import openvino
 
         core = openvino.Core()
@@ -132,7 +112,7 @@ class OpenVino(_OnnxDevice):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
         }
-        compiled = core.compile_model(core.read_model(self.graph(graph, given)), "CPU", settings)
+        compiled = core.compile_model(core.read_model(graph), "CPU", settings)
         request, other = compiled.create_infer_request(), compiled.create_infer_request()
         request.set_input_tensor(openvino.Tensor(given.numpy(), shared_memory=False))
 

@@ -22,11 +22,9 @@ returns milliseconds per call, so all of this is tested with subjects of known c
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -34,7 +32,8 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snugnet.devices.device import usable_cores
+from snugnet.devices.agent import PassTimes, one_pass
+from snugnet.devices.device import Device, Runnable
 from snugnet.errors import BadInput
 from snugnet.progress import NullProgress, Progress
 from snugnet.store import Journal, fingerprint
@@ -45,7 +44,8 @@ FloatArray = NDArray[np.float64]
 Ends = tuple[FloatArray, FloatArray]
 """[subjects] the lower and the upper end of an interval."""
 Score = Literal["tight", "time", "noisy"]
-Granted = Literal["first", "raised", "ordinary"]
+OnePass = Callable[[Sequence[Subject], Sequence[int], Sequence[int]], PassTimes]
+"""(subjects, order, repetitions) -> the times of a pass over all of them."""
 _NEARLY_ALL: Final = 0.9  # share of subjects whose intervals must be tight
 _NOISY: Final = 4.0  # intervals wider than this many tolerances are too wide to use
 _LOOK_EVERY: Final = 10  # passes
@@ -53,9 +53,6 @@ _LOW_SHARE: Final = 0.1
 _DRAWS: Final = 200
 _CONFIDENCE: Final = 0.95
 _AT_ONCE: Final = 4_000_000  # numbers a bootstrap step may hold
-_NICE: Final = -15
-_WARM_CALLS: Final = 4  # of a visit, before its time is taken
-_WARM_MS: Final = 2.5  # after which no further ones are needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +131,15 @@ def time_subjects(
     stopwatch: Callable[[Subject, int], float],
     settings: TimingSettings | None = None,
     *,
+    visit: OnePass | None = None,
     now: Callable[[], float] = time.monotonic,
     journal: Path | None = None,
     about: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Timings:
-    """Time all `subjects` in shuffled passes. `about` tells this work from other work that used the same journal."""
+    """Time all `subjects` in shuffled passes. `about` tells this work from other work that used the same journal.
+
+    `visit` does a pass; without it the passes happen here, by the stopwatch."""
     rules, shown = settings or TimingSettings(), progress or NullProgress()
     if not subjects:
         raise BadInput("there must be something to time", value=0, remedy="Pass at least one subject.")
@@ -151,11 +151,16 @@ def time_subjects(
     spent = float(book.rows[-1]["spent"]) if book is not None and book.rows else 0.0
     shown.start(f"timing {len(names)} subject{'s' * (len(names) > 1)}", rules.seconds)
     repetitions = _warm_up(subjects, stopwatch, rules)
+    calls = [repetitions[name] for name in names]
     score, seen = _look(visits, rules, spent), ""
     try:
         while not score:
             began = now()
-            row = _one_pass(subjects, stopwatch, repetitions, np.random.default_rng([rules.seed, len(visits)]), now)
+            order = np.random.default_rng([rules.seed, len(visits)]).permutation(len(names)).tolist()
+            if visit is None:
+                row = one_pass(tuple(subjects.values()), stopwatch, order, calls, now=now)
+            else:
+                row = visit(tuple(subjects.values()), order, calls)
             spent += now() - began
             visits.rows.append(row)
             if book is not None:
@@ -167,6 +172,11 @@ def time_subjects(
     finally:
         shown.stop()
     return _outcome(names, visits, score, rules, spent)
+
+
+def time_on(device: Device, subjects: Mapping[str, Runnable], settings: TimingSettings, **more: Any) -> Timings:
+    """Time what `device` has prepared, on it; `more` as in `time_subjects`."""
+    return time_subjects(subjects, device.time, settings, visit=device.one_pass, **more)
 
 
 def low_mean(samples: FloatArray, share: float = _LOW_SHARE) -> FloatArray:
@@ -239,57 +249,6 @@ def _estimates(
     return [Estimate(**dict(zip(names, row)), samples=len(samples)) for row in np.array(columns).T.tolist()]
 
 
-@contextlib.contextmanager
-def raised_priority(threads: int = 1) -> Iterator[Granted]:
-    """Ask the system to go first while measuring; inside the block, what it granted.
-
-    Where the system permits it (usually to its administrator) and a core is left for everybody else, the measuring thread
-    goes before all ordinary programs for as long as it takes; else its ordinary priority is raised; else nothing happens. It
-    is given back afterwards, and by the system itself if the process dies. On two cores with five other busy programs the
-    times of a 12 ms network then lay between 12.1 and 13.8 ms (5 and 90 % quantiles), where they had been between 12.9 and
-    82 ms. Work of several threads is only raised: its helpers would lag behind.
-    """
-    with contextlib.ExitStack() as undo:
-        granted: Granted = "ordinary"
-        if threads == 1 and usable_cores() > 1 and _go_first(undo):
-            granted = "first"
-        elif _raise(undo):
-            granted = "raised"
-        yield granted
-
-
-def _go_first(undo: contextlib.ExitStack) -> bool:
-    if not hasattr(os, "sched_setscheduler"):
-        return False
-    before, detail = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        # Children are not to inherit it: a data loader at this priority would be a nuisance.
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:
-        return False
-    undo.callback(_give_back, before, detail)
-    return True
-
-
-def _give_back(before: int, detail: os.sched_param) -> None:
-    try:
-        os.sched_setscheduler(0, before, detail)
-    except OSError:  # dropping the mark on children takes more rights than getting it; the priority itself goes back
-        os.sched_setscheduler(0, before | os.SCHED_RESET_ON_FORK, detail)
-
-
-def _raise(undo: contextlib.ExitStack) -> bool:
-    if not hasattr(os, "setpriority"):
-        return False
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, min(before, _NICE))
-    except OSError:
-        return False
-    undo.callback(os.setpriority, os.PRIO_PROCESS, 0, before)
-    return True
-
-
 def _warm_up(
     subjects: Mapping[str, Subject], stopwatch: Callable[[Subject, int], float], rules: TimingSettings
 ) -> dict[str, int]:
@@ -299,36 +258,6 @@ def _warm_up(
         taken = min(stopwatch(subject, 1) for _ in range(max(1, rules.warmup)))
         repetitions[name] = min(64, max(1, math.ceil(rules.least_ms / max(taken, 1e-6))))
     return repetitions
-
-
-def _one_pass(
-    subjects: Mapping[str, Subject],
-    stopwatch: Callable[[Subject, int], float],
-    repetitions: dict[str, int],
-    rng: np.random.Generator,
-    now: Callable[[], float],
-) -> dict[str, list[float]]:
-    names = list(subjects)
-    lower, calls, walls = ([0.0] * len(names) for _ in range(3))
-    for index in rng.permutation(len(names)):
-        name = names[index]
-        last = _warm(subjects[name], stopwatch)
-        began = now()
-        calls[index] = stopwatch(subjects[name], repetitions[name])
-        walls[index] = (now() - began) * 1e3 / repetitions[name]
-        lower[index] = min(last, calls[index])
-    return {"ms": lower, "calls": calls, "walls": walls}
-
-
-def _warm(subject: Subject, stopwatch: Callable[[Subject, int], float]) -> float:
-    """Milliseconds of the last of the calls that bring a subject back into the caches; a long one does so by itself."""
-    spent = last = 0.0
-    for _ in range(_WARM_CALLS):
-        last = stopwatch(subject, 1)
-        spent += last
-        if spent >= _WARM_MS:
-            break
-    return last
 
 
 @dataclass(frozen=True)

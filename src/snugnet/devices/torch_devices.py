@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Final, final
 
 import torch
 
-from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, cpu_clock, frozen_copy
+from snugnet.devices.agent import cpu_clock
+from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy
 
 _DTYPES: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
