@@ -19,6 +19,7 @@ lint: setup
 
 test: lint
 	@bash scripts/install-chromium.sh
+	@bash scripts/install-sshd.sh
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile
 
 demo: setup

@@ -2,7 +2,8 @@
 
 import pytest
 
-from snugnet.devices import OnnxRuntime, OpenVino, TorchCpu, TorchCuda
+from agents import agent_command
+from snugnet.devices import Command, OnnxRuntime, OpenVino, TorchCpu, TorchCuda
 from snugnet.devices.contract import DeviceContract
 
 
@@ -24,6 +25,16 @@ class TestOnnxRuntime(DeviceContract):
 class TestOnnxRuntimeInt8(DeviceContract):
     def make(self):
         return OnnxRuntime(threads=1, precision="int8")
+
+
+class TestCommand(DeviceContract):
+    def make(self):
+        return Command(command=agent_command(), threads=1)
+
+
+class TestCommandInt8(DeviceContract):
+    def make(self):
+        return Command(command=agent_command(), threads=1, precision="int8")
 
 
 @pytest.mark.skipif(bool(TorchCuda.missing()), reason=TorchCuda.missing() or "here")

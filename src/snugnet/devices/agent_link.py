@@ -78,10 +78,13 @@ class AgentLink:
 
     def open(self, graph: bytes, given: bytes, shape: Sequence[int]) -> SubjectKey:
         """Send a graph and its input (float32, little-endian)."""
+        unused, self._dropped = [key for key in self._dropped if key in self._held], []
+        self._held.difference_update(unused)
         ended = self._process is None or self._process.poll() is not None
         if ended or (not self._held and time.monotonic() - self._last_heard > _REST):
             self._connect()
-        self._drop()
+        elif unused:
+            self._ask({"do": "drop", "keys": [key.number for key in unused]})
         self._number += 1
         key = SubjectKey(self._connection, self._number)
         head = {"do": "open", "key": key.number, "graph_bytes": len(graph), "shape": list(shape)}
@@ -277,13 +280,6 @@ class AgentLink:
         if key.connection != self._connection or self._process is None:
             raise self._lost("another connection than the one this was prepared on")
         return key.number
-
-    def _drop(self) -> None:
-        gone = [key for key in self._dropped if key in self._held]
-        self._dropped.clear()
-        self._held.difference_update(gone)
-        if gone:
-            self._ask({"do": "drop", "keys": [key.number for key in gone]})
 
 
 def _write(stream: int, unsent: list[memoryview]) -> bool:
