@@ -219,7 +219,7 @@ def _content(path: str) -> str:
 
 
 def onnx_runner(graph: bytes | str, given: Any, threads: int) -> Callable[..., list[Any]]:
-    """An ONNX graph (its bytes or the path of its file) in ONNX Runtime, ready to run on one input, or on another if told."""
+    """An ONNX graph (its bytes or the path of its file) in ONNX Runtime, ready to run on one input or another."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
