@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugnet.devices.device import processor
+from snugnet.devices.agent import processor
 from snugnet.nets.blocks import activation, gate
 from snugnet.nets.depthwise import depthwise
 from snugnet.nets.gather import IntArray, pool_tail
