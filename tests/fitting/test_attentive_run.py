@@ -1,8 +1,10 @@
 """AttentiveNAS and AlphaNet from data to a certificate for two budgets at once, on the smallest of everything."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -69,23 +71,31 @@ def test_both_budgets_are_certified(finished):
     assert {"loss", "sampled", "smallest"} <= set(lines[0])
 
 
+def kill(words, run, step):
+    """Start the run and kill it inside `step`: a search after its second evaluation, the others where they begin."""
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(step) and line.rstrip().endswith("..."):
+            break
+    memory = run / "search" / "evaluations.jsonl"
+    while step == "search" and process.poll() is None and (not memory.exists() or memory.read_bytes().count(b"\n") < 3):
+        time.sleep(0.005)
+    process.kill()
+    process.stderr.close()
+    assert process.wait() == -signal.SIGKILL
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("after", ["train"])
-def test_killed_it_comes_to_the_same_network(finished, tmp_path, after):
+def test_killed_in_every_step_it_comes_to_the_same_network(finished, tmp_path):
     name, run = finished
     program = "import sys; from snugnet.cli import main; main(sys.argv[1:])"
     words = [sys.executable, "-c", program, *command(tmp_path, name)]
-    killed = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert killed.stderr is not None
-    for line in killed.stderr:
-        if line.startswith(after) and line.rstrip().endswith("..."):
-            killed.kill()
-            break
-    killed.wait()
-    killed.stderr.close()
+    for step in ("train", "search", "export and certify"):
+        kill(words, tmp_path / "run", step)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for file in ("architecture.json", "network.safetensors"):
+    for file in ("architecture.json", "network.safetensors", "front.json"):
         assert (tmp_path / "run" / file).read_bytes() == (run / file).read_bytes(), file
     ours, theirs = (load_file(folder / "supernet.safetensors") for folder in (tmp_path / "run", run))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
