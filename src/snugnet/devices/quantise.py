@@ -16,13 +16,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-import onnx
 import torch
 
 from snugnet.devices.onnx_graph import quietly
 from snugnet.errors import BadInput, reason_of
+
+if TYPE_CHECKING:
+    import onnx
 
 _LAYERS: Final = ("Conv", "Gemm", "MatMul")
 _BETWEEN: Final = ("Add", "Mul", "Clip", "Relu", "GlobalAveragePool", "Flatten", "Reshape")
@@ -53,6 +55,7 @@ SCHEMES: Final = (
 
 def quantise(graph: bytes, images: torch.Tensor, scheme: Scheme = SCHEMES[0]) -> bytes:
     """The graph in int8, calibrated on `images` [N, C, H, W]; a graph that is quantised already stays as it is."""
+    import onnx  # here and below on use: every verb imports this file
     from onnxruntime import quantization
 
     model = onnx.load_model_from_string(graph)
@@ -90,6 +93,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 def _prepared(model: onnx.ModelProto, place: Path) -> onnx.ModelProto:
     """BN folded into convolutions, shapes inferred, every node with a name of its own."""
+    import onnx
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     onnx.save(model, place / "given.onnx")  # handed over in memory, its weights go to a file that is not found again

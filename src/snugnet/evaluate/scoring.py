@@ -18,7 +18,6 @@ from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from snugnet.data.dataset import Data
@@ -30,6 +29,7 @@ from snugnet.space.architecture import Architecture
 BATCH = 256  # images of a forward pass
 KEEP_BYTES = 2 << 30  # of images kept on a device; what does not fit is read anew for every network
 _CALIBRATION_IMAGES, _CALIBRATION_BATCH = 384, 128
+_SCALE_STEP = 1e-3  # how exactly the logarithm of the best scale is found
 
 Net = Callable[[Tensor], Tensor]
 
@@ -101,13 +101,17 @@ class Answers:
 
 
 def best_scale(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The inverse temperature of least cross entropy, and that cross entropy: convex, so one bounded search finds it."""
+    """The inverse temperature of least cross entropy, from e^-3 to e^3, and that cross entropy.
 
-    def loss_at(log_scale: float) -> float:
-        return float(F.cross_entropy(logits * math.exp(log_scale), labels))
-
-    found: Any = minimize_scalar(loss_at, bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-3})
-    return math.exp(float(found.x)), float(found.fun)
+    It is convex, so halving by the sign of its slope finds it; scipy's search would be a tenth of a verb's imports."""
+    right = logits.gather(1, labels[:, None]).mean()
+    low, high = -3.0, 3.0
+    while high - low > _SCALE_STEP:
+        middle = (low + high) / 2
+        expected = (F.softmax(logits * math.exp(middle), 1) * logits).sum(1).mean()  # slope: expected - right
+        low, high = (low, middle) if expected > right else (middle, high)
+    scale = math.exp((low + high) / 2)
+    return scale, float(F.cross_entropy(logits * scale, labels))
 
 
 @final

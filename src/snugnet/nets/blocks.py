@@ -33,7 +33,9 @@ class DepthwiseConv2d(nn.Conv2d):
     """A depthwise convolution, in training with the gradients of `depthwise`; in evaluation torch's own, as it ships."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return depthwise(input, self.weight, self.stride[0]) if self.training else super().forward(input)
+        if self.training and self.bias is None:
+            return depthwise(input, self.weight, self.stride[0])
+        return super().forward(input)
 
 
 @final
@@ -41,7 +43,7 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's padding, which depends on the size of what it sees."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.training and self.groups > 1:
+        if self.training and self.groups > 1 and self.bias is None:
             return depthwise(input, self.weight, self.stride[0], "same")
         if torch.jit.is_tracing():  # type: ignore[attr-defined]  # public, but not in torch's own list
             sides = [same_padding(int(n), self.kernel_size[0], self.stride[0]) for n in input.shape[2:]]
