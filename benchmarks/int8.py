@@ -34,8 +34,8 @@ import snugnet as sn
 from snugnet.deploy.export import open_session, random_images, run_session
 from snugnet.deploy.int8 import choose_scheme
 from snugnet.devices import OnnxRuntime, OpenVino
-from snugnet.devices.device import processor
-from snugnet.devices.timing import TimingSettings, raised_priority, time_subjects
+from snugnet.devices.agent import processor, raised_priority
+from snugnet.devices.timing import TimingSettings, time_subjects
 from snugnet.space.sampling import sample
 from snugnet.space.spec import plan
 from trained import Bench, elastic, found_and_trained, table_of, taught

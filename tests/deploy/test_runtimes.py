@@ -13,7 +13,8 @@ from snugnet.cli import execute
 from snugnet.deploy.network_file import save_network
 from snugnet.deploy.runtimes import compare_runtimes, devices_here
 from snugnet.devices import OnnxRuntime, TorchCpu
-from snugnet.devices.device import OWN_TIME, WALL_CLOCK, Device, Runnable
+from snugnet.devices.agent import OWN_TIME, WALL_CLOCK
+from snugnet.devices.device import Device, Runnable
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, UnknownName
 from snugnet.space import zoo
