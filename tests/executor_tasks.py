@@ -45,4 +45,4 @@ def napping(seconds: float) -> float:
 def kept() -> int:
     from snugnet import executors
 
-    return len(executors._received)
+    return len(executors._received.values)

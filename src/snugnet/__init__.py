@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from snugnet.deploy.hub import push_to_hub as push_to_hub
     from snugnet.deploy.network_file import load as load
     from snugnet.deploy.network_file import save_network as save
+    from snugnet.executors import open_executor as open_executor
     from snugnet.fitting import fit as fit
+    from snugnet.fitting.many import many as many
     from snugnet.nets import Supernet as Supernet
     from snugnet.nets import build as build
     from snugnet.nets import extract as extract
@@ -64,8 +66,10 @@ _HOMES = {
     "load": "snugnet.deploy.network_file:load",
     "load_data": "snugnet.data:load",
     "load_table": "snugnet.costs.table:load_table",
+    "many": "snugnet.fitting.many:many",
     "measure": "snugnet.costs.measure:measure",
     "methods": "snugnet.training.methods",
+    "open_executor": "snugnet.executors:open_executor",
     "push_to_hub": "snugnet.deploy.hub:push_to_hub",
     "recalibrate": "snugnet.nets:recalibrate",
     "report": "snugnet.reporting:build_report",

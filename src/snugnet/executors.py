@@ -34,28 +34,33 @@ from snugnet.errors import BadInput, UnknownName, WorkerLost, reason_of
 T = TypeVar("T")
 RETRIES = 3  # times a task is done again because its worker was lost
 _KEPT = 2  # shared values a worker holds at a time; the oldest goes first
-_received: dict[str, Any] = {}
+_received = threading.local()  # `values`: what this thread of this process was sent, by token
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared(Generic[T]):
-    """A value that tasks need: as it is here, fetched once where it is not."""
+    """A value that tasks need: itself for the thread that shared it, elsewhere a copy, fetched once per worker. Workers may
+    prepare a network for their work; no two meet in one."""
 
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
     value: T | None = None
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    owner: int = field(default_factory=threading.get_ident)
 
     def get(self) -> T:
-        if self.value is not None:
+        if self.value is not None and self.owner == threading.get_ident():
             return self.value
-        if self.token not in _received:
-            while len(_received) >= _KEPT:
-                _received.pop(next(iter(_received)))
-            _received[self.token] = self._fetch()
-        kept: T = _received[self.token]
-        return kept
+        values: dict[str, T] = _received.__dict__.setdefault("values", {})
+        if self.token not in values:
+            while len(values) >= _KEPT:
+                values.pop(next(iter(values)))
+            values[self.token] = self._fetch()
+        return values[self.token]
 
     def _fetch(self) -> T:
         raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "value": None}
 
 
 @final
@@ -69,11 +74,6 @@ class _ByValue(Shared[T]):
         value: T = pickle.loads(self.packed)
         return value
 
-    def __getstate__(self) -> dict[str, Any]:
-        packed = self.packed or pickle.dumps(self.value)
-        object.__setattr__(self, "packed", packed)
-        return {"token": self.token, "value": None, "packed": packed}
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +86,13 @@ class _InFile(Shared[T]):
         value: T = pickle.loads(self.path.read_bytes())
         return value
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"token": self.token, "value": None, "path": self.path}
-
 
 def share(executor: Executor | None, value: T) -> Shared[T]:
     """`value` for the tasks of `executor`."""
     own: Callable[[T], Shared[T]] | None = getattr(executor, "share", None)
-    return _ByValue(value=value) if own is None else own(value)
+    if own is not None:
+        return own(value)
+    return _ByValue(value=value, packed=b"" if executor is None else pickle.dumps(value))
 
 
 def ordered(executor: Executor | None, tasks: Iterable[Callable[[], T]]) -> Iterator[T]:

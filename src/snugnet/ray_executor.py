@@ -34,9 +34,6 @@ class _InStore(Shared[T]):
         value: T = ray.get(self.reference)
         return value
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"token": self.token, "value": None, "reference": self.reference}
-
 
 @final
 class RayExecutor(Executor):

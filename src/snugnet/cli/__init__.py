@@ -34,6 +34,7 @@ VERBS = {
     "classes": "rank",
     "search": "search",
     "front": "search",
+    "many": "many",
     "finetune": "train",
     "certify": "deploy",
     "export": "export",

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import torch
 
+from snugnet import executors
 from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
@@ -26,23 +27,25 @@ from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
 from snugnet.deploy.certificate import OpensOnnx, certify
-from snugnet.deploy.export import export, stamp
+from snugnet.deploy.export import stamp
 from snugnet.deploy.int8 import export_int8
 from snugnet.deploy.network_file import load
 from snugnet.devices import by_name
 from snugnet.devices.device import Device
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded
+from snugnet.executors import Shared
 from snugnet.fitting import runs
-from snugnet.fitting.finetuning import card_of, finetune_found, finetune_method, require_training
+from snugnet.fitting.finetuning import finetune_method, require_training
 from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
 from snugnet.fitting.recipe import MeasureSection, Recipe
+from snugnet.fitting.tasks import Goal, Parts, Work, data_for, export_task, finetune_task, search_task
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
 from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
-from snugnet.searching.search import make_method, require_kind, search
+from snugnet.searching.search import make_method, require_kind
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest
 from snugnet.space.space import SearchSpace
@@ -62,9 +65,20 @@ class Pipeline:
     """One recipe in one folder. The constructor refuses what can be refused before any work."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, *, say: Say, progress: Progress, threads: int | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        say: Say,
+        progress: Progress,
+        threads: int | None = None,
+        work: Work | None = None,
+        parts: Shared[Parts] | None = None,
+        data: Data | None = None,
     ) -> None:
+        """`work`: who computes (`fitting.tasks`); `parts`, `data`: what is open already."""
         self.recipe, self.folder, self.progress, self.threads, self._say = recipe, folder, progress, threads, say
+        self.work, self._parts = work or Work(), parts
         self.budget = Budget(recipe.budget)
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
@@ -75,7 +89,7 @@ class Pipeline:
         check_trackers(recipe.trackers)
         if recipe.data.subset is not None:
             require_training(recipe.finetune)
-        self.data = recipe.load_data()
+        self.data = recipe.load_data() if data is None else data
         self.space = recipe.build_space(self.data)
         exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
         search_context(self.space, [], exact)
@@ -86,8 +100,8 @@ class Pipeline:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         for name in self.places:
-            self._measure(name)
-        self._refer_to_start()
+            self.measure_table(name)
+        self.refer_to_start()
         _ = self.promised  # refuses before anything is trained
         if self.recipe.start is not None:
             ranges = "; ".join(str(cost_range(self.space, table)) for table in self.tables.values())
@@ -95,7 +109,7 @@ class Pipeline:
         for name in self.places:
             self._check(name)
         self._train()
-        self._until_shipped()
+        self.until_shipped()
         self._front()
         self._report()
 
@@ -134,8 +148,16 @@ class Pipeline:
         return next(iter(self.places.values()), self.recipe.measure).batch
 
     @cached_property
+    def parts(self) -> Shared[Parts]:
+        return self._parts or executors.share(None, Parts(supernet=runs.open_run(self.folder).supernet, data=self.data))
+
+    @property
     def supernet(self) -> Supernet:
-        return runs.open_run(self.folder).supernet
+        return self.parts.get().supernet
+
+    @property
+    def goal(self) -> Goal:
+        return Goal(recipe=self.recipe, budget=self.promised, tables=self.tables)
 
     @property
     def result(self) -> SearchResult:
@@ -149,7 +171,7 @@ class Pipeline:
     def _table_files(self) -> list[str]:
         return [table_file(name) for name in self.places]
 
-    def _measure(self, name: str) -> None:
+    def measure_table(self, name: str) -> None:
         section, device, file = self.places[name], self.devices[_label(name)], table_file(name)
 
         def work() -> str:
@@ -168,7 +190,7 @@ class Pipeline:
         inputs = [settings, device.fingerprint(), repr(self.space)]
         self.steps.step(_step("measure", name), inputs, [file], work)
 
-    def _refer_to_start(self) -> None:
+    def refer_to_start(self) -> None:
         """Percentages of a latency are of the starting network as measured, and become milliseconds here."""
         relative = [name for name in self.places if self.budget.is_relative(name)]
         if self.recipe.start is None or not relative:
@@ -184,9 +206,7 @@ class Pipeline:
 
         inputs = [{label: device.fingerprint() for label, device in self.devices.items()}, repr(self.space), self.batch]
         self.steps.step("reference", inputs, ["reference.json"], work)
-        costs = read_json(self.folder / "reference.json")
-        amounts = {name: f"{self.budget.amount(name, costs[name]):.6g}ms" for name in relative}
-        self.budget = Budget({**self.budget, **amounts})
+        self.budget = referred(self.budget, read_json(self.folder / "reference.json"))
 
     def _check(self, name: str) -> None:
         networks, file = self.places[name].check, table_file(name).replace("table", "check")
@@ -229,7 +249,7 @@ class Pipeline:
             inputs = [inputs, self._hashes(*self._table_files)]
         self.steps.step("train", inputs, ["supernet.safetensors"], work)
 
-    def _until_shipped(self) -> None:
+    def until_shipped(self) -> None:
         """Search, fine-tune, export, certify; if the shipped file is over after all, aim lower and go back, boundedly."""
         for _ in range(self.recipe.search.rounds):
             self._search()
@@ -266,18 +286,8 @@ class Pipeline:
         section = self.recipe.search
 
         def find(factors: Factors) -> SearchResult:
-            return search(
-                self.supernet,
-                self.data,
-                self.tables,
-                self.promised,
-                section.method,
-                self.recipe.seed,
-                out=self.folder / "search",
-                tighten=dict(factors),
-                progress=self.progress,
-                **section.options,
-            )
+            options = self.folder / "search", self.progress
+            return self.work.compute(search_task, self.parts, self.goal, dict(factors), *options)
 
         if section.front:
             self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
@@ -305,7 +315,7 @@ class Pipeline:
     def _measured(self, result: SearchResult) -> dict[str, float]:
         """The share of every limit that a network takes as measured. Its weights do not matter to that."""
         trial = self.folder / "search" / "trial.json"
-        with contextlib.suppress(BudgetExceeded):  # the certificate says by how much
+        with self.work.alone(), contextlib.suppress(BudgetExceeded):  # the certificate says by how much
             self._certify(build(result.architecture, self.space).eval(), trial)
         return measured_shares(trial)
 
@@ -372,35 +382,12 @@ class Pipeline:
         ]
         self.steps.step("front", inputs, ["front.json"], work)
 
-    @property
-    def _data_at_its_resolution(self) -> Data:
-        """The images as the found network will be fed, also where the space has several resolutions; of all classes."""
-        resolution = self.result.architecture.resolution
-        if resolution == self.data.about.resolution and self.recipe.data.subset is None:
-            return self.data
-        return self.recipe.load_data(resolution, whole=True)
-
     def _finetune(self) -> None:
         section = self.recipe.finetune
 
         def work() -> str:
-            return str(
-                finetune_found(
-                    self.supernet,
-                    self._data_at_its_resolution,
-                    self.result.architecture,
-                    section,
-                    self.folder,
-                    seed=self.recipe.seed,
-                    channels_last=self.recipe.train.channels_last,
-                    threads=self.threads,
-                    device=self.recipe.train.device,
-                    progress=self.progress,
-                    budget=self.promised.to_json(),
-                    origin=self._start() if section.from_start and not section.scratch else None,
-                    trackers=self.recipe.trackers,
-                )
-            )
+            found, options = self.result.architecture, (self.folder, self.threads, self.progress)
+            return self.work.compute(finetune_task, self.parts, self.goal, found, *options)
 
         inputs = [self._hashes("architecture.json", "supernet.safetensors"), section.model_dump(mode="json")]
         self.steps.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
@@ -419,22 +406,21 @@ class Pipeline:
     def _certified_file(self) -> str:
         """Certify what will run: the ONNX file, in int8 if that was measured, which then carries the certificate's hash in
         its metadata (the weights stay what they are); on a device that opens no such files (PyTorch), the network itself."""
-        network = load(self.folder / "network.safetensors")
-        data = self._data_at_its_resolution
-        images = next(data.batches("test", 8))[0]
-        path, proof = self.folder / "network.onnx", self.folder / "certificate.json"
-        card = card_of(data, self.supernet, self.result.architecture, self.promised.to_json())
-        export(network, path, card=card, images=images, program=self.folder / "network.pt2")
-        if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
-            accuracy = None
-            if self._eight:
-                small = export_int8(path, path.with_suffix(".int8.onnx"), data, always=True, progress=self.progress)
-                self._say(f"{small.message} ({small.scheme})")
-                path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
-            certificate = self._certify(path, proof, plan=network.plan, accuracy=accuracy)
-            stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
-        else:
-            certificate = self._certify(self.folder / "network.safetensors", proof)
+        found = self.result.architecture
+        self.work.compute(export_task, self.parts, self.goal, found, self.folder)
+        path, proof, weights = (self.folder / f for f in ("network.onnx", "certificate.json", "network.safetensors"))
+        with self.work.alone():
+            if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
+                accuracy = None
+                if self._eight:
+                    data = data_for(self.recipe, self.data, found)
+                    small = export_int8(path, path.with_suffix(".int8.onnx"), data, always=True, progress=self.progress)
+                    self._say(f"{small.message} ({small.scheme})")
+                    path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
+                certificate = self._certify(path, proof, plan=load(weights).plan, accuracy=accuracy)
+                stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
+            else:
+                certificate = self._certify(weights, proof)
         return "; ".join(
             f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}"
             for line in certificate.lines
@@ -501,6 +487,12 @@ def training_costs(recipe: Recipe, folder: Path, space: SearchSpace) -> dict[str
     if not recipe.needs_budget:
         return {"tables": tables} if tables else {}
     return {"tables": tables, "budget": search_context(space, tables, budget).limits.absolute()}
+
+
+def referred(budget: Budget, reference: Mapping[str, float]) -> Budget:
+    """Percentages as milliseconds, by the latencies of the starting network."""
+    relative = [name for name in reference if name in budget and budget.is_relative(name)]
+    return Budget({**budget, **{name: f"{budget.amount(name, reference[name]):.6g}ms" for name in relative}})
 
 
 def table_file(name: str) -> str:

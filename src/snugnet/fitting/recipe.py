@@ -320,6 +320,16 @@ def read(text: str, changes: Sequence[str] = (), *, origin: str = "recipe") -> R
     return recipe
 
 
+def parse_yaml(text: str, origin: str) -> Any:
+    """The value in a YAML text; a mistake is named with its place."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
+        raise DamagedFile(f"{origin} must be YAML{place}", remedy="Mend the syntax there.") from error
+
+
 def change_value(recipe: dict[str, Any], change: str) -> None:
     """Apply one "key=value" to the plain dictionary; what the key means is checked with the recipe."""
     key, equals, text = change.partition("=")

@@ -79,12 +79,12 @@ def make_report(folder: str | Path, *, space: SearchSpace | None = None) -> Repo
         with contextlib.suppress(SnugnetError):  # the sections say the reason
             space = space_of(files)
     data = _clean(page_data(files, space))
-    style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
+    style, script = asset("page.css"), "\n".join(asset(name) for name in _SCRIPTS)
     title = str((files.recipe or {}).get("name") or files.folder.resolve().name)
     html = _fill(
-        _asset("page.html"),
+        asset("page.html"),
         {
-            "policy": _policy(style, script),
+            "policy": content_policy(style, script),
             "title": escape(title),
             "style": style,
             "script": script,
@@ -104,11 +104,11 @@ def _guarded(files: RunFiles, name: str, work: Callable[[], str]) -> str:
     return section["html"] if "html" in section else _missing(section["missing"])
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return (resources.files("snugnet.reporting") / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
+def content_policy(style: str, script: str) -> str:
     rules = ["default-src 'none'", f"style-src {_hash(style)}", f"script-src {_hash(script)}", "img-src data:"]
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
 
@@ -139,7 +139,7 @@ def _clean(value: Any) -> Any:
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-def _title_of(name: str) -> str:
+def title_of(name: str) -> str:
     """ "latency@phone" -> "Latency on phone"."""
     base, _, label = name.partition("@")
     return _TITLES.get(base, base) + (f" on {label}" if label else "")
@@ -169,13 +169,13 @@ def _verdict(files: RunFiles) -> tuple[str, str]:
 def _lead(files: RunFiles) -> str:
     if files.certificate is not None:
         lines = files.certificate.budgets
-        parts = [f"{_amount(line.measured, name)} of {_amount(line.limit, name)}" for name, line in lines.items()]
+        parts = [f"{amount(line.measured, name)} of {amount(line.limit, name)}" for name, line in lines.items()]
         places = {_place(line.device) for line in lines.values() if line.device}
         where = f", measured with {' and '.join(sorted(places))}" if places else ""
         return f"It uses {'; '.join(parts)}{where}."
     if files.search is not None:
         limits = files.search.limits
-        parts = [f"{_amount(cost, n)} of {_amount(limits[n], n)}" for n, cost in files.search.predicted.items()]
+        parts = [f"{amount(cost, n)} of {amount(limits[n], n)}" for n, cost in files.search.predicted.items()]
         return f"By the tables the network uses {'; '.join(parts)}. {files.trouble['certificate']}"
     return files.trouble.get("search", "")
 
@@ -217,16 +217,16 @@ def _budget_cards(files: RunFiles) -> list[str]:
 def _measured_card(name: str, line: Line, predicted: float | None) -> str:
     limit, (low, high) = line.limit, line.interval
     origin = (
-        "counted exactly" if line.exact else f"{_statistic(line)}; 95 %: {_amount(low, name)} to {_amount(high, name)}"
+        "counted exactly" if line.exact else f"{_statistic(line)}; 95 %: {amount(low, name)} to {amount(high, name)}"
     )
-    rows = [f"limit {_amount(limit, name)}", f"slack {_amount(line.slack, name)} ({line.slack / limit:.1%})"]
-    rows += [] if predicted is None else [f"predicted {_amount(predicted, name)}"]
+    rows = [f"limit {amount(limit, name)}", f"slack {amount(line.slack, name)} ({line.slack / limit:.1%})"]
+    rows += [] if predicted is None else [f"predicted {amount(predicted, name)}"]
     usual = line.while_measuring
     if {"median", "p90", "passes"} <= set(usual):
-        median, slow = _amount(usual["median"], name), _amount(usual["p90"], name)
+        median, slow = amount(usual["median"], name), amount(usual["p90"], name)
         rows.append(f"over all {usual['passes']:.0f} passes: median {median}, 90 % quantile {slow}")
     if line.wall_median is not None and line.wall_p90 is not None:
-        rows.append(f"wall clock: median {_amount(line.wall_median, name)}, p90 {_amount(line.wall_p90, name)}")
+        rows.append(f"wall clock: median {amount(line.wall_median, name)}, p90 {amount(line.wall_p90, name)}")
     more = "".join(f"<li>{row}</li>" for row in rows)
     return _card(name, line.measured, limit, low, high, origin, more)
 
@@ -238,7 +238,7 @@ def _statistic(line: Line) -> str:
 
 
 def _predicted_card(name: str, cost: float, limit: float) -> str:
-    more = f"<li>limit {_amount(limit, name)}</li><li>slack {_amount(limit - cost, name)} ({1 - cost / limit:.1%})</li>"
+    more = f"<li>limit {amount(limit, name)}</li><li>slack {amount(limit - cost, name)} ({1 - cost / limit:.1%})</li>"
     return _card(name, cost, limit, cost, cost, "predicted by the table", more)
 
 
@@ -253,12 +253,12 @@ def _card(name: str, value: float, limit: float, low: float, high: float, origin
         f'<rect class="limit" x="{limit * scale - 0.4:.3f}" width="0.8" height="8"/></svg>'
     )
     return (
-        f'<article class="card"><h3>{escape(_title_of(name))}</h3><p class="figure">{_amount(value, name)}</p>'
+        f'<article class="card"><h3>{escape(title_of(name))}</h3><p class="figure">{amount(value, name)}</p>'
         f'<p class="quiet">{escape(origin)}</p>{bar}<ul class="quiet">{more}</ul></article>'
     )
 
 
-def _amount(value: float, name: str) -> str:
+def amount(value: float, name: str) -> str:
     """`units.show` with a thin gap between number and unit; a resource unknown here is a plain number."""
     sign = "−" if value < 0 else ""
     text = show(abs(value), name)
@@ -290,7 +290,7 @@ def _block_table(files: RunFiles, space: SearchSpace | None) -> str:
     return (
         f"{_calibration(table.origin)}<details><summary>All {len(rows)} parts</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Cost of every part">'
-        f"{_table(heads, rows, 'sortable')}</div></details>"
+        f"{html_table(heads, rows, 'sortable')}</div></details>"
     )
 
 
@@ -335,7 +335,7 @@ def _origin(files: RunFiles) -> str:
     ]
     return (
         f'<div class="origins">{lists}</div><h3>Files</h3><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Files of the run">{_table(["file", "bytes", "SHA-256"], hashes)}</div>'
+        f'aria-label="Files of the run">{html_table(["file", "bytes", "SHA-256"], hashes)}</div>'
         f'<p class="quiet">Page made by snugnet {escape(snugnet.__version__)}.</p>'
     )
 
@@ -373,7 +373,7 @@ def _plain(value: Any) -> str:
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
 
 
-def _table(heads: Sequence[str], rows: Sequence[str], kind: str = "") -> str:
+def html_table(heads: Sequence[str], rows: Sequence[str], kind: str = "") -> str:
     top = "".join(f"<th scope=col>{escape(head)}</th>" for head in heads)
     return f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 

@@ -91,6 +91,9 @@ class Adaptive(SearchMethod):
         }
         return Outcome(architecture=winner, images=images, expected=accuracy, error=error, trace=trace, details=details)
 
+    def begin(self, task: Task) -> None:
+        self._prior(task)
+
     def _loop(self, task: Task, belief: Belief) -> list[dict[str, Any]]:
         most = min(self.evaluations, max(self.further, self.evaluations - len(belief.scores)))
         proposer, calm = Proposer(task.context, belief), 0

@@ -152,6 +152,10 @@ class SearchMethod(ABC):
     def run(self, task: Task) -> Outcome:
         """The best network found within the task's limits. Deterministic for the task's seed."""
 
+    def begin(self, task: Task) -> None:
+        """Learn what depends on no budget, and keep it in the task's folder. Nothing, unless a method says otherwise."""
+        return
+
     def describe(self) -> dict[str, Any]:
         return {"method": self.name, **asdict(self)}
 

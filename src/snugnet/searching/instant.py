@@ -63,6 +63,9 @@ class Instant(SearchMethod):
         }
         return Outcome(architecture=best, images=images, trace=trace, details=details)
 
+    def begin(self, task: Task) -> None:
+        self.learn(task)
+
     def learn(self, task: Task) -> tuple[ChoiceEffects, list[Architecture], int]:
         """The effects and the networks that were evaluated for them, from the run if it has them, else learnt now; and
         the images that took random paths for it now."""

@@ -109,6 +109,35 @@ def search(
     )
 
 
+def begin(
+    supernet: Supernet,
+    data: Data,
+    tables: Tables,
+    budget: Budget | Mapping[str, str],
+    method: str | SearchMethod = "adaptive",
+    seed: int = 0,
+    *,
+    out: str | Path,
+    progress: Progress | None = None,
+    **options: Any,
+) -> None:
+    """What the method learns before it knows a budget, kept in `out`: several searches that begin with copies of that folder
+    need not learn it again."""
+    how = make_method(method, options)
+    require_kind(how, separate=isinstance(supernet, MixedSupernet))
+    task = Task(
+        supernet=supernet,
+        data=data,
+        context=search_context(supernet.space, tables, Budget(budget)),
+        evaluator=Evaluator(supernet, data, memory=Path(out) / "evaluations.jsonl"),
+        seed=seed,
+        folder=Path(out),
+        progress=progress or NullProgress(),
+    )
+    with prepared(supernet):
+        how.begin(task)
+
+
 def best_known(context: SearchContext, evaluator: Evaluator, seed: int = 0) -> SearchResult:
     """The best network within the limits among those evaluated on all images; nothing is evaluated for it."""
     candidates = context.fitting(evaluator.known(full=True))

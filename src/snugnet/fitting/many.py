@@ -1,0 +1,342 @@
+"""`many`: one trained super-network, N budgets or devices, N certified networks, and a page that compares them.
+
+    sn.many("runs/digits", {"small": {"params": "40%"}, "large": {"params": "80%"}}, executor=executor)
+
+Every budget has a folder of its own, RUN/many/NAME, which is a run folder like any other. Searches, fine-tuning and exports
+are tasks (`fitting.tasks`) for any executor. What a budget comes to depends neither on the order of budgets nor on who
+computes: all begin with the same evidence, what the run knew when `many` was first called (kept in RUN/many/_evidence), and
+none sees what another one evaluates. Only what is measured differs from time to time. Devices are timed by this process, one
+at a time, while no task runs (`Turns`). A budget that fails does not stop the others; the same call goes on with what is
+missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import torch
+import yaml
+from pydantic import Field, ValidationError
+
+from snugnet.deploy.card import read_certificate
+from snugnet.errors import BadInput, SnugnetError, reason_of
+from snugnet.executors import Shared, share
+from snugnet.fitting.pipeline import Pipeline, referred, table_file
+from snugnet.fitting.recipe import MeasureSection, Recipe, Section, parse_yaml, read
+from snugnet.fitting.runs import Run, init_run, open_run
+from snugnet.fitting.tasks import Parts, Work, begin_task
+from snugnet.progress import NullProgress, Progress
+from snugnet.reporting.comparison import comparison_page
+from snugnet.store import Say, StepCache, fingerprint, read_json, read_text, sha256, write_json, write_text
+
+T = TypeVar("T")
+_EVIDENCE = "_evidence"
+_KNOWLEDGE = ("evaluations.jsonl", "prior.json", "worths.json")  # what searches of a run leave for later ones
+_LINKED = ("supernet.safetensors", "teacher.safetensors")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class BudgetFile(Section):
+    """budgets.yaml: limits by name, and devices for their labels, as in a recipe."""
+
+    budgets: dict[str, dict[str, str | int | float | dict[str, str]]] = Field(min_length=1)
+    devices: dict[str, MeasureSection] = Field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ManyResult:
+    """`rows`: a budget each, in their order: what it came to, or why it failed (`error`)."""
+
+    folder: Path
+    page: Path
+    rows: list[dict[str, Any]]
+
+    @property
+    def failed(self) -> list[str]:
+        return [row["name"] for row in self.rows if "error" in row]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"many": str(self.folder), "page": str(self.page), "failed": self.failed, "budgets": self.rows}
+
+
+def read_budgets(path: str | Path) -> BudgetFile:
+    return as_budgets(parse_yaml(read_text(path), str(path)), str(path))
+
+
+def as_budgets(value: Any, origin: str) -> BudgetFile:
+    """Budgets by name, checked; names become folders."""
+    try:
+        file = BudgetFile.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"][:3])) or "its content"
+        raise BadInput(
+            f"{origin}: {place}: {first['msg'][:1].lower() + first['msg'][1:]}",
+            value=first["input"],
+            remedy="Write `budgets: {small: {params: 40%}, large: {latency: 5ms}}`, and `devices:` as in a recipe.",
+        ) from error
+    for name in file.budgets:
+        if not _NAME.fullmatch(name):
+            raise BadInput(
+                "the name of a budget must be letters, digits, '.', '_' and '-', a letter or digit first",
+                value=name,
+                remedy="It becomes a folder: call it small or pixel-8.",
+            )
+    return file
+
+
+def many(
+    folder: str | Path,
+    budgets: Mapping[str, Mapping[str, Any]] | BudgetFile,
+    *,
+    devices: Mapping[str, Mapping[str, Any]] | None = None,
+    executor: Executor | None = None,
+    finetune: bool = False,
+    threads: int = 1,
+    say: Say = lambda _: None,
+    progress: Progress | None = None,
+) -> ManyResult:
+    """A certified network of the run in `folder` for every one of `budgets`, by name.
+
+    `devices`: where labelled limits (`latency@phone`) are measured. `executor`: who searches and fine-tunes; its workers
+    must see `folder`. `finetune`: train every network as the run's recipe says; else it has the super-network's weights.
+    `threads`: of every computation; other numbers give other last bits, and so perhaps other networks."""
+    file = budgets
+    if not isinstance(file, BudgetFile):
+        file = as_budgets({"budgets": budgets, "devices": devices or {}}, "budgets")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _Many(Path(folder), file, executor, finetune, say, progress or NullProgress()).run()
+    finally:
+        torch.set_num_threads(before)
+
+
+@final
+class Turns:
+    """Computing and timing take turns: a device is timed when everybody has stopped, by one at a time; those who wait for
+    it go before anybody computes again."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._working = self._waiting = 0
+        self._timing = False
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._timing)
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For somebody who is `working`."""
+        with self._changed:
+            self._working, self._waiting = self._working - 1, self._waiting + 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._working and not self._timing)
+            self._waiting, self._timing = self._waiting - 1, True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._timing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._timing and not self._waiting)
+                self._working += 1
+
+
+@final
+class _Split(Work):
+    """Tasks by an executor, devices by turns."""
+
+    def __init__(self, executor: Executor, turns: Turns) -> None:
+        self._executor, self._turns = executor, turns
+
+    def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        return self._executor.submit(function, *arguments).result()
+
+    def alone(self) -> AbstractContextManager[None]:
+        return self._turns.alone()
+
+
+class _Many:
+    def __init__(
+        self, folder: Path, file: BudgetFile, executor: Executor | None, finetune: bool, say: Say, progress: Progress
+    ) -> None:
+        self.folder, self.file, self.executor, self.say, self.progress = folder, file, executor, say, progress
+        self.finetune, self.home = finetune, folder / "many"
+        self.opened: Run = open_run(folder)
+        self.turns = Turns()
+        self.work = Work() if executor is None else _Split(executor, self.turns)
+        self.parts: Shared[Parts] = share(executor, Parts(supernet=self.opened.supernet, data=self.opened.data))
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> ManyResult:
+        pipelines = {}
+        for name in self.file.budgets:
+            with self._guarded(name):
+                pipelines[name] = self._prepared(name)
+        if pipelines:
+            evidence = self._evidence(next(iter(pipelines.values())))
+            self.progress.start(f"{len(self.file.budgets)} budgets", len(self.file.budgets))
+            self._all({name: self._task(name, pipeline, evidence) for name, pipeline in pipelines.items()})
+            self.progress.stop()
+        rows = [self.rows[name] for name in self.file.budgets]
+        page = self.home / "index.html"
+        write_json(self.home / "many.json", {"run": str(self.folder), "budgets": rows})
+        write_text(page, comparison_page(self.opened.recipe.name, rows))
+        return ManyResult(folder=self.home, page=page, rows=rows)
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Whatever goes wrong with one budget is written down beside it."""
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, SnugnetError)
+            text = str(error) if known else f"{type(error).__name__}: {reason_of(error, 400)}"
+            self.rows[name] = {"name": name, "budget": self._limits(name), "error": text}
+            self.say(f"{name}: {text}")
+
+    def _limits(self, name: str) -> dict[str, Any]:
+        return dict(self.file.budgets[name])
+
+    def _recipe(self, name: str) -> Recipe:
+        """The run's recipe with this budget."""
+        value = self.opened.recipe.resolved()
+        value |= {"budget": self._limits(name)}
+        value["devices"].update({label: part.model_dump() for label, part in self.file.devices.items()})
+        value["search"]["front"] = 0
+        if not self.finetune:
+            value["finetune"] |= {"epochs": 0, "scratch": False}
+        return read(yaml.safe_dump(value, sort_keys=False), origin=f"budget {name}")
+
+    def _prepared(self, name: str) -> Pipeline:
+        """The budget's folder with all a search needs, or a refusal; tables that the run has not are measured for it."""
+        options: dict[str, Any] = {"say": lambda line: self.say(f"{name}: {line}"), "data": self.opened.data}
+        recipe, home = self._recipe(name), self.home / name
+        whole = Pipeline(recipe, self.folder, progress=self.progress, **options)
+        for limit in whole.places:
+            if not (self.folder / table_file(limit)).exists():
+                whole.measure_table(limit)
+        if recipe.start is not None and any(whole.budget.is_relative(limit) for limit in whole.places):
+            path = self.folder / "reference.json"
+            if not path.exists() or not set(whole.places) <= set(read_json(path)):
+                whole.refer_to_start()
+            budget = referred(whole.budget, read_json(path)).to_json()
+            recipe = recipe.model_copy(update={"budget": budget})
+        home.mkdir(parents=True, exist_ok=True)
+        init_run(home, recipe)
+        for file in [*_LINKED, *map(table_file, whole.places)]:
+            _link(self.folder / file, home / file)
+        shared: dict[str, Any] = {"work": self.work, "parts": self.parts, "threads": None}
+        pipeline = Pipeline(recipe, home, progress=NullProgress(), **options, **shared)
+        _ = pipeline.promised  # refuses what is impossible
+        return pipeline
+
+    def _evidence(self, pipeline: Pipeline) -> Path:
+        """What every budget begins with: what the run knew when this was first asked for, what its method learns once."""
+        home, recipe = self.home / _EVIDENCE, self.opened.recipe
+
+        def work() -> str:
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir(parents=True)
+            for file in _KNOWLEDGE:
+                if (self.folder / "search" / file).exists():
+                    shutil.copy(self.folder / "search" / file, home / file)
+            self.work.compute(begin_task, self.parts, pipeline.goal, home, NullProgress())
+            return "what all budgets begin with"
+
+        weights = sha256((self.folder / "supernet.safetensors").read_bytes())
+        inputs = [weights, recipe.search.model_dump(exclude={"front", "rounds"}), recipe.seed, recipe.data.model_dump()]
+        steps = StepCache(self.home, self.say)
+        steps.step("evidence", inputs, [f"{_EVIDENCE}/evaluations.jsonl"], work)
+        write_text(home / "of", fingerprint(inputs))
+        return home
+
+    def _task(self, name: str, pipeline: Pipeline, evidence: Path) -> Callable[[], None]:
+        def work() -> None:
+            with self._guarded(name), self.turns.working():
+                began = time.monotonic()
+                _begin_with(evidence, pipeline.folder / "search")
+                pipeline.until_shipped()
+                self.rows[name] = _row(name, pipeline, time.monotonic() - began)
+            failed = self.rows[name].get("error")
+            self.progress.update(len(self.rows), f"{name}: {'failed' if failed else 'done'}")
+
+        return work
+
+    def _all(self, tasks: Mapping[str, Callable[[], None]]) -> None:
+        """One after the other here; side by side where somebody else computes."""
+        if self.executor is None:
+            for task in tasks.values():
+                task()
+            return
+        # Not a pool: its end would wait for tasks that an interrupted call has no use for.
+        threads = [threading.Thread(target=task, name=name, daemon=True) for name, task in tasks.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _begin_with(evidence: Path, search: Path) -> None:
+    """A search folder with the evidence in it; one that began with the same goes on."""
+    if search.exists() and (search / "of").exists() and read_text(search / "of") == read_text(evidence / "of"):
+        return
+    fresh = search.with_name("search.new")
+    for old in (fresh, search):
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(evidence, fresh)
+    fresh.rename(search)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A file of the run in a budget's folder, without a copy of it."""
+    if not source.exists():
+        return
+    wanted = Path("../..") / source.name
+    if target.is_symlink() and target.readlink() == wanted:
+        return
+    target.unlink(missing_ok=True)
+    target.symlink_to(wanted)
+
+
+def _row(name: str, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
+    """What a budget came to, from the files of its folder."""
+    folder, result = pipeline.folder, pipeline.result
+    lines = read_certificate(folder / "certificate.json")["budgets"]
+    accuracy = read_json(folder / "accuracy.json")
+    return {
+        "name": name,
+        "budget": pipeline.budget.to_json(),
+        "architecture": str(result.architecture),
+        "score": result.score,
+        "searched_accuracy": result.accuracy,
+        "accuracy": accuracy["test"],
+        "val_accuracy": accuracy["val"],
+        "fits": all(line["fits"] for line in lines.values()),
+        "limits": {limit: line["limit"] for limit, line in lines.items()},
+        "measured": {limit: line["measured"] for limit, line in lines.items()},
+        "run": str(folder),
+        "network": str(folder / "network.onnx"),
+        "certificate": str(folder / "certificate.json"),
+        "seconds": round(seconds, 1),
+    }

@@ -1,0 +1,131 @@
+"""The steps of a pipeline that only compute, as tasks: whoever does them, wherever, they come to the same.
+
+A task gets the run's super-network and images (`Parts`, shared), the recipe and a folder that it writes to; it times
+nothing. `Work` says who does tasks and when a device may be timed; this one does them here, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from snugnet.budgets import Budget
+from snugnet.costs.table import CostTable
+from snugnet.data.dataset import Data
+from snugnet.deploy.export import export
+from snugnet.deploy.network_file import load
+from snugnet.executors import Shared
+from snugnet.fitting import runs
+from snugnet.fitting.finetuning import card_of, finetune_found
+from snugnet.fitting.recipe import Recipe
+from snugnet.nets import Supernet
+from snugnet.progress import Progress
+from snugnet.searching import SearchResult
+from snugnet.searching.search import begin, search
+from snugnet.space.architecture import Architecture
+
+T = TypeVar("T")
+
+
+class Work:
+    """Who computes, and who has the device."""
+
+    def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(*arguments)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Inside, nothing else is computed: what is timed has the machine to itself."""
+        return nullcontext()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What all tasks of a run need."""
+
+    supernet: Supernet
+    data: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a search looks for: the budget in absolute units, and the tables its costs are read from."""
+
+    recipe: Recipe
+    budget: Budget
+    tables: Mapping[str, CostTable]
+
+
+def begin_task(parts: Shared[Parts], goal: Goal, folder: Path, progress: Progress) -> None:
+    """What the recipe's method learns before it knows a budget, into `folder`."""
+    run, section = parts.get(), goal.recipe.search
+    options: dict[str, Any] = {"out": folder, "progress": progress, **section.options}
+    begin(run.supernet, run.data, goal.tables, goal.budget, section.method, goal.recipe.seed, **options)
+
+
+def search_task(
+    parts: Shared[Parts], goal: Goal, factors: Mapping[str, float], folder: Path, progress: Progress
+) -> SearchResult:
+    run, section = parts.get(), goal.recipe.search
+    return search(
+        run.supernet,
+        run.data,
+        goal.tables,
+        goal.budget,
+        section.method,
+        goal.recipe.seed,
+        out=folder,
+        tighten=dict(factors),
+        progress=progress,
+        **section.options,
+    )
+
+
+def finetune_task(
+    parts: Shared[Parts],
+    goal: Goal,
+    architecture: Architecture,
+    folder: Path,
+    threads: int | None,
+    progress: Progress,
+) -> str:
+    """network.safetensors and accuracy.json in `folder`; what to tell."""
+    run, recipe = parts.get(), goal.recipe
+    section = recipe.finetune
+    tuned = finetune_found(
+        run.supernet,
+        data_for(recipe, run.data, architecture),
+        architecture,
+        section,
+        folder,
+        seed=recipe.seed,
+        channels_last=recipe.train.channels_last,
+        threads=threads,
+        device=recipe.train.device,
+        progress=progress,
+        budget=goal.budget.to_json(),
+        origin=runs.first_supernet(recipe, run.data) if section.from_start and not section.scratch else None,
+        trackers=recipe.trackers,
+    )
+    return str(tuned)
+
+
+def export_task(parts: Shared[Parts], goal: Goal, architecture: Architecture, folder: Path) -> None:
+    """network.onnx and network.pt2 in `folder`, from its network.safetensors."""
+    run = parts.get()
+    data = data_for(goal.recipe, run.data, architecture)
+    images = next(data.batches("test", 8))[0]
+    card = card_of(data, run.supernet, architecture, goal.budget.to_json())
+    network = load(folder / "network.safetensors")
+    export(network, folder / "network.onnx", card=card, images=images, program=folder / "network.pt2")
+
+
+def data_for(recipe: Recipe, data: Data, architecture: Architecture) -> Data:
+    """The images as the found network will be fed, also where the space has several resolutions; of all classes."""
+    if architecture.resolution == data.about.resolution and recipe.data.subset is None:
+        return data
+    return recipe.load_data(architecture.resolution, whole=True)

@@ -1,0 +1,165 @@
+"""N budgets from one super-network: the same networks whoever computes, whatever is killed, whichever fails."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from house import one_clear_line
+from snugnet.deploy.card import read_certificate
+from snugnet.executors import LocalExecutor, open_executor
+from snugnet.fitting.many import Turns, many
+from snugnet.store import read_json
+from tiny_recipe import RECIPE, recipe_in
+
+SEARCH = "search: {method: adaptive, options: {evaluations: 9, further: 3, finalists: 2}}"
+BUDGETS = {f"p{share}": {"params": f"{share}%"} for share in (45, 55, 65, 80)} | {
+    f"m{share}": {"macs": f"{share}%", "params": "90%"} for share in (40, 50, 65, 80)
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A trained run, searched once: what that evaluated is evidence for all."""
+    from snugnet.cli import execute
+
+    folder = tmp_path_factory.mktemp("many")
+    lines = [SEARCH if line.startswith("search:") else line for line in RECIPE.splitlines()]
+    recipe = recipe_in(folder, "\n".join(lines))
+    assert execute(["train", str(recipe), "--out", str(folder / "run"), "--threads", "1"]) == 0
+    assert (
+        execute(["search", str(folder / "run"), "--budget", "params=70%", "--evaluations", "4", "--threads", "1"]) == 0
+    )
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def one_after_the_other(trained, tmp_path_factory):
+    run = tmp_path_factory.mktemp("here") / "run"
+    shutil.copytree(trained, run)
+    return many(run, BUDGETS)
+
+
+def copy_of(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def essence(result):
+    return [(r["name"], r["architecture"], r["score"], r["accuracy"], r["measured"]) for r in result.rows]
+
+
+def test_every_budget_has_a_certified_network(one_after_the_other):
+    result = one_after_the_other
+    assert [row["name"] for row in result.rows] == list(BUDGETS) and not result.failed
+    for row in result.rows:
+        certificate = read_certificate(row["certificate"])
+        assert certificate["fits"] and set(certificate["budgets"]) == set(BUDGETS[row["name"]])
+        assert (result.folder / row["name"] / "network.onnx").stat().st_size > 1000
+    assert len({row["architecture"] for row in result.rows}) >= 3
+    page = result.page.read_text()
+    assert all(f">{name}</th>" in page for name in BUDGETS) and "<svg" in page and "<script" not in page
+
+
+def test_the_order_of_budgets_does_not_matter(trained, one_after_the_other, tmp_path):
+    some = dict(reversed([item for item in BUDGETS.items() if item[0] in ("p45", "p80", "m65")]))
+    result = many(copy_of(trained, tmp_path), some)
+    assert sorted(essence(result)) == sorted(row for row in essence(one_after_the_other) if row[0] in some)
+
+
+def test_processes_find_the_same_and_a_killed_worker_costs_nothing(trained, one_after_the_other, tmp_path):
+    run, killed = copy_of(trained, tmp_path), []
+
+    def kill(executor):
+        journals = [run / "many" / name / "search" / "adaptive.json" for name in BUDGETS]
+        while not any(journal.exists() for journal in journals):  # a search has begun
+            time.sleep(0.01)
+        killed.append(executor.pids[0])
+        os.kill(killed[0], signal.SIGKILL)
+
+    with LocalExecutor(2) as executor:
+        killer = threading.Thread(target=kill, args=(executor,), daemon=True)
+        killer.start()
+        result = many(run, BUDGETS, executor=executor)
+        killer.join(timeout=10)
+    assert killed and not result.failed
+    assert essence(result) == essence(one_after_the_other)
+
+
+def test_ray_finds_the_same(trained, one_after_the_other, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is in the extra [dev]")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # at Ray's 15 a busy machine hardly lets them start
+    with open_executor("ray") as executor:
+        result = many(copy_of(trained, tmp_path), BUDGETS, executor=executor)
+    assert essence(result) == essence(one_after_the_other)
+
+
+def test_one_failure_stops_nobody_and_the_same_command_goes_on(trained, tmp_path, snug):
+    run, budgets = copy_of(trained, tmp_path), tmp_path / "budgets.yaml"
+    budgets.write_text("budgets: {none: {params: 1%}, odd: {latency@phone: 5ms}, some: {params: 60%}}\n")
+    code, out, err = snug("many", str(run), "--budgets", str(budgets), "--finetune", "--json")
+    assert code == 1
+    facts = json.loads(out)
+    rows = {row["name"]: row for row in facts["budgets"]}
+    assert facts["failed"] == ["none", "odd"]
+    assert "params must be at least" in rows["none"]["error"] and "devices: {phone:" in rows["odd"]["error"]
+    assert rows["some"]["fits"] and "before" in read_json(run / "many" / "some" / "accuracy.json")
+    assert "finetune: held-out" in err
+    budgets.write_text("budgets: {some: {params: 60%}, more: {params: 65%}}\n")
+    code, out, err = snug("many", str(run), "--budgets", str(budgets), "--finetune")
+    assert code == 0 and "some: finetune: done before" in err and "evidence: done before" in err
+    assert "more" in out and rows["some"]["architecture"] in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("budgets: {a: {params: 50%}", "must be YAML"),
+        ("limits: {a: {params: 50%}}", "budgets"),
+        ("budgets: {}", "at least 1"),
+        ("budgets: {a/b: {params: 50%}}", "the name of a budget"),
+        ("budgets: {a: 5}", "budgets.a"),
+    ],
+)
+def test_a_file_of_budgets_is_checked_before_any_work(trained, tmp_path, snug, text, message):
+    (tmp_path / "budgets.yaml").write_text(text)
+    code, _, err = snug("many", str(trained), "--budgets", str(tmp_path / "budgets.yaml"))
+    assert code == 2 and one_clear_line(err) and message in err, err
+    assert not (trained / "many").exists()
+
+
+def test_a_device_is_timed_by_one_while_nobody_computes():
+    turns, log, lock = Turns(), [], threading.Lock()
+
+    def note(what):
+        with lock:
+            log.append(what)
+
+    def budget(number):
+        with turns.working():
+            for _ in range(3):
+                note("+work")
+                time.sleep(0.002 * number)
+                note("-work")
+                with turns.alone():
+                    note("+time")
+                    time.sleep(0.001)
+                    note("-time")
+
+    threads = [threading.Thread(target=budget, args=(number,), daemon=True) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    working, timing = 0, 0
+    for entry in log:
+        working += {"+work": 1, "-work": -1}.get(entry, 0)
+        timing += {"+time": 1, "-time": -1}.get(entry, 0)
+        assert timing <= 1 and not (timing and working), log
+    assert log.count("+time") == 15
