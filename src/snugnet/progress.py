@@ -52,6 +52,10 @@ class RichProgress:
         self._title, self._total = "", 1.0
         self._began = self._spoke = 0.0
 
+    def __reduce__(self) -> tuple[type[NullProgress], tuple[()]]:
+        """What another process does is not shown here."""
+        return NullProgress, ()
+
     def start(self, title: str, total: float) -> None:
         self.stop()
         self._title, self._total = title, max(total, 1e-12)

@@ -58,6 +58,7 @@ def fit(
 ) -> None:
     """The most accurate network within the budgets, from a trained one. Killed at any moment, the same command goes on."""
     from snugnet import fitting
+    from snugnet.training.team import leads
 
     limits = read_limits(budget)
     options: dict[str, Any] = {
@@ -67,6 +68,8 @@ def fit(
         "changes": with_trackers(changes, tracker),
     }
     result = fitting.fit(data, limits, out=out, threads=threads, say=say, progress=RichProgress(), **options)
+    if not leads():  # under torchrun one process speaks for all
+        return
     lines: dict[str, Any] = result.certificate["budgets"]
     facts = {
         "run": str(result.folder),
@@ -96,12 +99,17 @@ def run(
     tracker: TrackerNames = None,
     json: Json = False,
 ) -> None:
-    """Measure, train, search, fine-tune, export, certify and report. Killed at any moment, the same command goes on."""
+    """Measure, train, search, fine-tune, export, certify and report. Killed at any moment, the same command goes on.
+
+    Several processes train together: torchrun --nproc-per-node 8 -m snugnet run RECIPE; the first of them does the rest."""
     from snugnet import fitting
+    from snugnet.training.team import leads
 
     plan = fitting.find(recipe, with_trackers(changes, tracker))
     folder = out or Path("runs") / plan.name
     facts = fitting.fit(plan, out=folder, threads=threads, say=say, progress=RichProgress()).to_json()
+    if not leads():  # under torchrun one process speaks for all
+        return
     if json:
         print_json(facts)
         return

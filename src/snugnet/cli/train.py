@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,14 +55,16 @@ def train(
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
     from snugnet import fitting
     from snugnet.fitting import runs
-    from snugnet.fitting.pipeline import train_recipe, training_costs
+    from snugnet.fitting.pipeline import training_costs
+    from snugnet.fitting.tasks import train_recipe
+    from snugnet.training.team import leads
 
     if device not in (None, "auto", "cpu", "cuda"):
         raise UnknownName("device", device, ["auto", "cpu", "cuda"])
     plan = fitting.find(recipe, with_trackers(changes, tracker))
     data = plan.load_data()
     supernet = runs.first_supernet(plan, data)
-    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun one process speaks for all, and holds the folder
+    speaks = leads()  # under torchrun one process speaks for all, and holds the folder
     with RunLock(out) if speaks else nullcontext():
         known = runs.init_run(out, plan)
         if speaks:

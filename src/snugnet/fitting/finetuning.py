@@ -34,6 +34,7 @@ from snugnet.store import fingerprint, tensors_fingerprint, write_json
 from snugnet.training import methods, train
 from snugnet.training.checkpoint import load_weights
 from snugnet.training.method import Method
+from snugnet.training.team import leads
 
 M = TypeVar("M", bound=torch.nn.Module)
 TEACHER = "teacher.safetensors"  # what `methods.largest` leaves in a run folder
@@ -113,9 +114,10 @@ def finetune_found(
         if reached < beside.get("before", 0.0):
             network, beside["worse"] = start, reached
     network.eval()
-    save_network(network, folder / "network.safetensors", card_of(data, supernet, architecture, budget or {}))
     tuned = Finetuned(val=accuracy(network, images), test=accuracy(network, images, "test"), **beside)
-    write_json(folder / "accuracy.json", {**tuned.to_json(), "architecture": str(architecture)})
+    if leads():
+        save_network(network, folder / "network.safetensors", card_of(data, supernet, architecture, budget or {}))
+        write_json(folder / "accuracy.json", {**tuned.to_json(), "architecture": str(architecture)})
     return tuned
 
 

@@ -25,10 +25,12 @@ from snugnet.errors import UnknownName
 from snugnet.fitting.pipeline import Pipeline
 from snugnet.fitting.recipe import Recipe, find, names, read
 from snugnet.fitting.starting import DEFAULT_TIME, seconds_of, start_recipe
+from snugnet.fitting.tasks import TeamWork, Work
 from snugnet.nets.trained import read_trained
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture
 from snugnet.store import RunLock, Say, read_json, read_text
+from snugnet.training.team import leads, open_team
 
 
 @final
@@ -84,8 +86,30 @@ def fit(
     epochs are then chosen from the images and the `time` it may take ("10min"). `changes`: further settings as
     "key=value" ("train.batch=64"). Raises `Infeasible` or `BudgetExceeded` with what is possible if nothing fits.
     """
-    folder, shown = Path(out), progress or NullProgress()
     seconds_of(time)  # a time nobody can read is refused before anything is
+    with open_team() as team:
+        if team is not None and not leads():
+            team.follow()
+            return _followed(Path(out))
+        work = Work() if team is None else TeamWork(team)
+        return _fit(data, budget, Path(out), device, devices, start, time, changes, threads, say, progress, work)
+
+
+def _fit(
+    data: str | Path | Recipe,
+    budget: Mapping[str, str] | None,
+    folder: Path,
+    device: str | None,
+    devices: Mapping[str, Mapping[str, Any]] | None,
+    start: str | torch.nn.Module | None,
+    time: str,
+    changes: Sequence[str],
+    threads: int | None,
+    say: Say,
+    progress: Progress | None,
+    work: Work,
+) -> FitResult:
+    shown = progress or NullProgress()
     if isinstance(start, torch.nn.Module):
         start = _kept_start(start, folder)
     if start is not None and start != "none":
@@ -95,21 +119,32 @@ def fit(
         if start is not None:
             say(f"from nothing by the recipe {recipe.name!r}, which says how long to train; --time is for starts")
     recipe = _changed(recipe, budget, device, devices, changes)
-    pipeline = Pipeline(recipe, folder, say=say, progress=shown, threads=threads)
+    pipeline = Pipeline(recipe, folder, say=say, progress=shown, threads=threads, work=work)
     with RunLock(folder):
         pipeline.run()
-        accuracies = read_json(folder / "accuracy.json")
-        return FitResult(
-            network=load(folder / "network.safetensors").eval(),
-            architecture=pipeline.result.architecture,
-            accuracy=float(accuracies["test"]),
-            accuracies={name: value for name, value in accuracies.items() if isinstance(value, float)},
-            certificate=read_certificate(folder / "certificate.json"),
-            report=folder / "report.html",
-            file=folder / "network.onnx",
-            folder=folder,
-            seconds=pipeline.steps.seconds,
-        )
+        return _result(pipeline)
+
+
+def _followed(folder: Path) -> FitResult:
+    """What the leader's run came to, for the processes that trained with it."""
+    recipe = read(read_text(folder / "recipe.yaml"), origin=str(folder / "recipe.yaml"))
+    return _result(Pipeline(recipe, folder, say=lambda _: None, progress=NullProgress()))
+
+
+def _result(pipeline: Pipeline) -> FitResult:
+    folder = pipeline.folder
+    accuracies = read_json(folder / "accuracy.json")
+    return FitResult(
+        network=load(folder / "network.safetensors").eval(),
+        architecture=pipeline.result.architecture,
+        accuracy=float(accuracies["test"]),
+        accuracies={name: value for name, value in accuracies.items() if isinstance(value, float)},
+        certificate=read_certificate(folder / "certificate.json"),
+        report=folder / "report.html",
+        file=folder / "network.onnx",
+        folder=folder,
+        seconds=pipeline.steps.seconds,
+    )
 
 
 def default_recipe(name: str, data: Data) -> Recipe:

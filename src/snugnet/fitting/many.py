@@ -31,12 +31,12 @@ from snugnet.deploy.card import read_certificate
 from snugnet.errors import BadInput, SnugnetError, reason_of
 from snugnet.executors import Shared, share
 from snugnet.fitting.pipeline import Pipeline, referred, table_file
-from snugnet.fitting.recipe import MeasureSection, Recipe, Section, parse_yaml, read
+from snugnet.fitting.recipe import MeasureSection, Recipe, Section, read
 from snugnet.fitting.runs import Run, init_run, open_run
 from snugnet.fitting.tasks import Parts, Work, begin_task
 from snugnet.progress import NullProgress, Progress
 from snugnet.reporting.comparison import comparison_page
-from snugnet.store import Say, StepCache, fingerprint, read_json, read_text, sha256, write_json, write_text
+from snugnet.store import Say, StepCache, fingerprint, parse_yaml, read_json, read_text, sha256, write_json, write_text
 
 T = TypeVar("T")
 _EVIDENCE = "_evidence"

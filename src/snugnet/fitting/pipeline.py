@@ -16,7 +16,6 @@ from typing import Any, final
 
 import torch
 
-from snugnet import executors
 from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
@@ -39,7 +38,17 @@ from snugnet.fitting import runs
 from snugnet.fitting.finetuning import finetune_method, require_training
 from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
 from snugnet.fitting.recipe import MeasureSection, Recipe
-from snugnet.fitting.tasks import Goal, Parts, Work, data_for, export_task, finetune_task, search_task
+from snugnet.fitting.tasks import (
+    Goal,
+    Parts,
+    PartsOf,
+    Work,
+    data_for,
+    export_task,
+    finetune_task,
+    search_task,
+    train_task,
+)
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
@@ -50,7 +59,6 @@ from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest
 from snugnet.space.space import SearchSpace
 from snugnet.store import Say, StepCache, read_json, read_memo, write_json, write_memo
-from snugnet.training import train
 from snugnet.training.trackers import check_trackers
 from snugnet.units import resource, show
 
@@ -149,7 +157,9 @@ class Pipeline:
 
     @cached_property
     def parts(self) -> Shared[Parts]:
-        return self._parts or executors.share(None, Parts(supernet=runs.open_run(self.folder).supernet, data=self.data))
+        if self._parts is not None:
+            return self._parts
+        return PartsOf(value=Parts(supernet=runs.open_run(self.folder).supernet, data=self.data), folder=self.folder)
 
     @property
     def supernet(self) -> Supernet:
@@ -222,10 +232,6 @@ class Pipeline:
         inputs = [self.steps.hash_of(table_file(name)), networks]
         self.steps.step(_step("check", name), inputs, [file], work)
 
-    def _start(self) -> Supernet:
-        """The super-network that training starts from."""
-        return runs.first_supernet(self.recipe, self.data)
-
     def _train(self) -> None:
         binned = [name for name in self.places if name in binned_costs(self.recipe)]
 
@@ -233,15 +239,8 @@ class Pipeline:
             costs: dict[str, Any] = {"tables": {name: self.tables[name] for name in binned}}
             if self.recipe.needs_budget:
                 costs = {"tables": self.tables, "budget": self.promised}
-            result = train_recipe(
-                self.recipe,
-                self._start(),
-                self.data,
-                self.folder,
-                threads=self.threads,
-                progress=self.progress,
-                **costs,
-            )
+            options = self.threads, self.progress
+            result = self.work.together(train_task, self.recipe, self.folder, costs, *options)
             return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
 
         inputs: Any = self.recipe.trained()
@@ -387,7 +386,7 @@ class Pipeline:
 
         def work() -> str:
             found, options = self.result.architecture, (self.folder, self.threads, self.progress)
-            return self.work.compute(finetune_task, self.parts, self.goal, found, *options)
+            return self.work.together(finetune_task, self.parts, self.goal, found, *options)
 
         inputs = [self._hashes("architecture.json", "supernet.safetensors"), section.model_dump(mode="json")]
         self.steps.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
@@ -438,29 +437,6 @@ class Pipeline:
 
 
 _NOTHING_SMALLER = " (nothing smaller is left in the space)"
-
-
-def train_recipe(recipe: Recipe, supernet: Supernet, data: Any, out: Path, **options: Any) -> Any:
-    """Train a super-network as the recipe says; `options` (threads, device, resume, progress) go to `train`."""
-    section = recipe.train
-    return train(
-        supernet,
-        data,
-        section.methods(),
-        out=out,
-        **{
-            "seed": recipe.seed,
-            "batch": section.batch,
-            "accumulate": section.accumulate,
-            "device": section.device,
-            "precision": section.precision,
-            "channels_last": section.channels_last,
-            "eval_times": section.eval_times,
-            "checkpoint_seconds": section.checkpoint_seconds,
-            "trackers": recipe.trackers,
-            **options,
-        },
-    )
 
 
 def binned_costs(recipe: Recipe) -> set[str]:

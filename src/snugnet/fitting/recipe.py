@@ -219,6 +219,10 @@ class Recipe(Section):
             raise ValueError("a `subset` of the classes is for a search from nothing, not from a `start`")
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process as data: the models of phases are made when this file is read, and have no name there."""
+        return Recipe.model_validate, (self.resolved(),)
+
     def load_data(self, resolution: int | None = None, *, whole: bool = False) -> Data:
         """The images, normalised as a starting network is used to; at another `resolution` than the recipe's if given.
         `whole`: of all classes, also where the search has a subset."""
@@ -318,16 +322,6 @@ def read(text: str, changes: Sequence[str] = (), *, origin: str = "recipe") -> R
     for method in recipe.train.methods():
         method.check()
     return recipe
-
-
-def parse_yaml(text: str, origin: str) -> Any:
-    """The value in a YAML text; a mistake is named with its place."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
-        raise DamagedFile(f"{origin} must be YAML{place}", remedy="Mend the syntax there.") from error
 
 
 def change_value(recipe: dict[str, Any], change: str) -> None:

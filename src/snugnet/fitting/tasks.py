@@ -26,6 +26,9 @@ from snugnet.progress import Progress
 from snugnet.searching import SearchResult
 from snugnet.searching.search import begin, search
 from snugnet.space.architecture import Architecture
+from snugnet.training import train
+from snugnet.training.run import TrainResult
+from snugnet.training.team import Team
 
 T = TypeVar("T")
 
@@ -36,9 +39,24 @@ class Work:
     def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
+    def together(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What takes all processes that torchrun started: training."""
+        return self.compute(function, *arguments)
+
     def alone(self) -> AbstractContextManager[None]:
         """Inside, nothing else is computed: what is timed has the machine to itself."""
         return nullcontext()
+
+
+@final
+class TeamWork(Work):
+    """One process computes, all of them train."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+
+    def together(self, function: Callable[..., T], *arguments: Any) -> T:
+        return self._team.together(function, *arguments)
 
 
 @final
@@ -52,12 +70,56 @@ class Parts:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class PartsOf(Shared[Parts]):
+    """Those of a run folder: another process that sees it opens it."""
+
+    folder: Path
+
+    def _fetch(self) -> Parts:
+        run = runs.open_run(self.folder)
+        return Parts(supernet=run.supernet, data=run.data)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Goal:
     """What a search looks for: the budget in absolute units, and the tables its costs are read from."""
 
     recipe: Recipe
     budget: Budget
     tables: Mapping[str, CostTable]
+
+
+def train_task(
+    recipe: Recipe, folder: Path, costs: Mapping[str, Any], threads: int | None, progress: Progress
+) -> TrainResult:
+    """supernet.safetensors in `folder`; `costs`: tables and budget for methods that know them."""
+    data = recipe.load_data()
+    options: dict[str, Any] = {"threads": threads, "progress": progress, **costs}
+    return train_recipe(recipe, runs.first_supernet(recipe, data), data, folder, **options)
+
+
+def train_recipe(recipe: Recipe, supernet: Supernet, data: Data, out: Path, **options: Any) -> TrainResult:
+    """Train a super-network as the recipe says; `options` (threads, device, resume, progress) go to `train`."""
+    section = recipe.train
+    return train(
+        supernet,
+        data,
+        section.methods(),
+        out=out,
+        **{
+            "seed": recipe.seed,
+            "batch": section.batch,
+            "accumulate": section.accumulate,
+            "device": section.device,
+            "precision": section.precision,
+            "channels_last": section.channels_last,
+            "eval_times": section.eval_times,
+            "checkpoint_seconds": section.checkpoint_seconds,
+            "trackers": recipe.trackers,
+            **options,
+        },
+    )
 
 
 def begin_task(parts: Shared[Parts], goal: Goal, folder: Path, progress: Progress) -> None:
