@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from two_ranks import PHASES
 
-from snugnet.training import train
+from snugnet.training import methods, train
 from snugnet.training.gradient_sync import GradientSync, start
 from standin import Plain, Standin, same, toy_data, weights
 
@@ -72,3 +72,22 @@ def test_accumulation_averages_gradients_and_statistics():
     assert all(torch.allclose(a.grad, b.grad, atol=1e-7) for a, b in zip(net.parameters(), reference.parameters()))
     metrics = shards.exchange([{"loss": loss.detach()} for loss in losses])
     assert metrics["loss"] == pytest.approx((sum(losses) / 2).item())
+
+
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_accumulating_equals_the_larger_batch(accumulate):
+    """Where nothing depends on the shard (no batch norm, no augmentation), so many passes take the step of one."""
+    method = methods.scratch(epochs=2, mixup=0, auto_augment=None, crop_padding=0, hflip=False, warmup_epochs=0)
+    nets, data = [], toy_data()
+    for passes in (1, accumulate):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.LazyLinear(16), torch.nn.ReLU(), torch.nn.Linear(16, data.classes)
+        )
+        net(next(data.batches("train", 2))[0])
+        start_weights = weights(net)
+        train(net, data, method, batch=48, accumulate=passes, evaluator=None, device="cpu")
+        assert not same(weights(net), start_weights)
+        nets.append(weights(net))
+    for name, tensor in nets[0].items():
+        assert torch.allclose(tensor, nets[1][name], rtol=1e-5, atol=1e-6), name
