@@ -22,6 +22,7 @@ import tempfile
 import threading
 import traceback
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ _received = threading.local()  # `values`: what this thread of this process was 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared(Generic[T]):
+class Shared(ABC, Generic[T]):
     """A value that tasks need: itself for the thread that shared it, elsewhere a copy, fetched once per worker. Workers may
     prepare a network for their work; no two meet in one."""
 
@@ -56,8 +57,9 @@ class Shared(Generic[T]):
             values[self.token] = self._fetch()
         return values[self.token]
 
+    @abstractmethod
     def _fetch(self) -> T:
-        raise NotImplementedError
+        """The copy, in a worker."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "value": None}
