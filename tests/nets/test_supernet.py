@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snugnet.errors import BadInput, BadSpace
-from snugnet.nets import Supernet, extract, extract_largest, recalibrate, sort_channels
+from snugnet.nets import Supernet, elastic, extract, extract_largest, recalibrate, sort_channels
 from snugnet.space import (
     BlockChoice,
     BlockRules,
@@ -314,3 +314,20 @@ def test_misuse_is_explained():
     attentive = lived_in(SPACES["attentive-lowres"])
     with pytest.raises(BadSpace, match="several stem or head widths"):
         attentive(images(SPACES["attentive-lowres"], 1), [torch.ones(1)], [torch.ones(1)])
+
+
+@pytest.mark.parametrize("images, side", [(1, 7), (3, 16), (5, 13), (8, 8), (15, 4), (16, 8), (40, 8)])
+@pytest.mark.parametrize("slow_products", [True, False])
+def test_a_pointwise_convolution_is_one_however_its_images_are_cut(images, side, slow_products, monkeypatch):
+    monkeypatch.setattr(elastic, "_slow_products", lambda: slow_products)
+    torch.manual_seed(images)
+    x = torch.randn(images, 80, side, side).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.randn(480, 80, 1, 1).requires_grad_()
+    ours, plain = elastic.pointwise(x, weight), F.conv2d(x, weight)
+    gradient = torch.randn_like(plain)
+    for mine, theirs in zip(
+        (ours, *torch.autograd.grad(ours, (x, weight), gradient)),
+        (plain, *torch.autograd.grad(plain, (x, weight), gradient)),
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-3)
+    assert ours.is_contiguous(memory_format=torch.channels_last)

@@ -57,14 +57,29 @@ def pointwise(x: Tensor, weight: Tensor) -> Tensor:
 
     A convolution call prepares itself anew for its three kernels, which on batches of a few images costs as much as its
     arithmetic. But torch's products (MKL) run at less than half the speed of its convolutions (oneDNN) on processors that
-    are not Intel's: there products are for small ones only (docs/LOG.md)."""
-    fast = x.numel() * weight.shape[0] < _FEW_MACS or not _slow_products()
-    if fast and x.is_cpu and x.is_contiguous(memory_format=torch.channels_last):
+    are not Intel's: there products are for small ones only, and a few images are cut into the sixteen pieces from which
+    on torch hands a 1x1 convolution to oneDNN also on a single thread (docs/LOG.md)."""
+    if not x.is_cpu or not x.is_contiguous(memory_format=torch.channels_last):
+        return F.conv2d(x, weight)
+    if x.numel() * weight.shape[0] < _FEW_MACS or not _slow_products():
         return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1)).permute(0, 3, 1, 2)
-    return F.conv2d(x, weight)
+    n, channels, height, width = x.shape
+    pieces = _pieces(n, height * width)
+    if pieces == 1:
+        return F.conv2d(x, weight)
+    rows = x.permute(0, 2, 3, 1).reshape(n * pieces, 1, -1, channels)
+    y = F.conv2d(rows.permute(0, 3, 1, 2), weight)
+    return y.permute(0, 2, 3, 1).reshape(n, height, width, -1).permute(0, 3, 1, 2)
 
 
 _FEW_MACS = 4_000_000
+_ONEDNN_FROM = 16  # images of a 1x1 convolution
+
+
+def _pieces(images: int, positions: int) -> int:
+    """Into how many equal pieces each image is cut: the fewest that come to `_ONEDNN_FROM` in all."""
+    enough = (f for f in range(-(-_ONEDNN_FROM // images), positions + 1) if positions % f == 0)
+    return next(enough, 1)
 
 
 @functools.cache
