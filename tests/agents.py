@@ -7,6 +7,13 @@ from pathlib import Path
 import snugnet.devices.agent
 
 SOURCE = Path(snugnet.devices.agent.__file__)
+MEETING = """clock, said = cpu_clock(self._threads), time.monotonic()
+        open(os.path.join({folder!r}, {label!r}), "a").close()
+        while not set({labels!r}) <= set(os.listdir({folder!r})):
+            if time.monotonic() > said + 60:
+                raise Refused("the others are not timed")
+            time.sleep(0.01)
+"""
 ALONE = "import sys, runpy; sys.modules.update({names}); runpy.run_path({path!r}, run_name='__main__')"
 
 
@@ -28,3 +35,16 @@ def changed(folder: Path, old: str, new: str) -> Path:
     file = folder / "changed-agent.py"
     file.write_text(text.replace(old, new))
     return file
+
+
+def meeting(folder: Path, *labels: str) -> dict[str, str]:
+    """Commands of agents that pass for boards of their own, by label; they refuse a pass unless all are asked for one."""
+    commands = {}
+    for label in labels:
+        (folder / "timed").mkdir(exist_ok=True)
+        (folder / f"agent-{label}").mkdir()
+        wait = MEETING.format(folder=str(folder / "timed"), label=label, labels=labels)
+        file = changed(folder / f"agent-{label}", MEETING.splitlines(keepends=True)[0], wait)
+        file.write_text(file.read_text().replace('"boot": boot()', f'"boot": "of {label}"'))
+        commands[label] = agent_command(source=file)
+    return commands

@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -164,6 +166,28 @@ def test_steps_are_skipped_when_done_and_redone_when_anything_changed(tmp_path):
     (tmp_path / "steps.json").write_text('{"make": {"of": 3}}')
     with pytest.raises(DamagedFile, match=r"steps\.json: make"):
         StepCache(tmp_path, lines.append)
+
+
+def test_steps_of_several_threads_are_all_recorded(tmp_path):
+    lines, together = [], threading.Barrier(4, timeout=60)
+
+    def step(number):
+        def work():
+            store.write_text(tmp_path / f"{number}.txt", str(number))
+            together.wait()
+            return "well"
+
+        StepCache(tmp_path, lines.append).step(f"make {number}", [number], [f"{number}.txt"], work)
+
+    before = os.umask(0o027)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(step, range(4)))
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert set(StepCache(tmp_path, lines.append).seconds) == {f"make {number}" for number in range(4)}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 
 
 _HOLD = """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from snugnet.budgets import Budget as Budget
     from snugnet.costs.check import check_table as check
     from snugnet.costs.measure import measure as measure
+    from snugnet.costs.measure_many import measure_many as measure_many
     from snugnet.costs.table import load_table as load_table
     from snugnet.data import load as load_data
     from snugnet.deploy.certificate import certify as certify
@@ -68,6 +69,7 @@ _HOMES = {
     "load_table": "snugnet.costs.table:load_table",
     "many": "snugnet.fitting.many:many",
     "measure": "snugnet.costs.measure:measure",
+    "measure_many": "snugnet.costs.measure_many:measure_many",
     "methods": "snugnet.training.methods",
     "open_executor": "snugnet.executors:open_executor",
     "push_to_hub": "snugnet.deploy.hub:push_to_hub",

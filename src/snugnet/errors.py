@@ -7,7 +7,7 @@ one line and an exit code: 2 for input that cannot be used, 1 for an honest "it 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 _UNSET: Any = object()
@@ -100,6 +100,18 @@ class DeviceLost(SnugnetError):
     """A device that was there and stopped answering; what was measured is kept."""
 
 
+class DevicesFailed(SnugnetError):
+    """Some of several devices could not be measured: why (`failures`), and what the others gave (`tables`), by label."""
+
+    def __init__(self, failures: Mapping[str, Exception], tables: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"every device must be measured ({len(failures)} of {len(failures) + len(tables)} failed)",
+            value=", ".join(tables) or "none",
+            remedy=" ".join(f"{label}: {explained(error)}" for label, error in failures.items()),
+        )
+        self.failures, self.tables = dict(failures), dict(tables)
+
+
 class DataMissing(SnugnetError):
     """A data set that is not on the disk; the remedy is the command that gets it."""
 
@@ -124,6 +136,11 @@ def one_line(text: str) -> str:
 def reason_of(error: BaseException, most: int = 120) -> str:
     """What somebody else's exception says, in one short line."""
     return " ".join(str(error).split())[:most]
+
+
+def explained(error: Exception) -> str:
+    """Any error in a line: ours as it is, somebody else's with its kind."""
+    return str(error) if isinstance(error, SnugnetError) else f"{type(error).__name__}: {reason_of(error, 400)}"
 
 
 def _short(value: Any) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=BaseModel)
 
 Say = Callable[[str], None]
+_UMASK = threading.Lock()  # all threads of a process have the same one, and it is read by setting it
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
@@ -42,8 +44,9 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
+        with _UMASK:
+            umask = os.umask(0)
+            os.umask(umask)
         Path(name).chmod(0o666 & ~umask)  # mkstemp's files are private; ours follow the user's umask
         Path(name).replace(target)
     except OSError as error:
@@ -276,8 +279,10 @@ class StepCache:
 
     A step is done if it was finished for the same inputs and its files are still what it wrote. Anything else is done
     anew: a changed recipe, a file that was deleted, cut short or edited. The entry is written after the step's last file,
-    so a kill between the two costs a repetition, never a gap.
+    so a kill between the two costs a repetition, never a gap. Threads may do different steps of a run at the same time.
     """
+
+    _recording: ClassVar = threading.Lock()
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder, self.path, self._say = folder, folder / "steps.json", say
@@ -293,8 +298,10 @@ class StepCache:
         began = time.monotonic()
         line = work()
         seconds = round(time.monotonic() - began, 1)
-        self._steps[name] = {"of": identity, "seconds": seconds, "files": {file: self.hash_of(file) for file in files}}
-        write_json(self.path, self._steps)
+        entry = {"of": identity, "seconds": seconds, "files": {file: self.hash_of(file) for file in files}}
+        with self._recording:
+            self._steps = {**self._read(), name: entry}  # others may have ended meanwhile
+            write_json(self.path, self._steps)
         self._say(f"{name}: {line} ({seconds:g} s; wrote {', '.join(files)})")
 
     @property

@@ -19,6 +19,7 @@ import torch
 from agents import agent_command, changed, with_pid
 from snugnet.devices import Command, OnnxRuntime, by_name
 from snugnet.devices.agent import PROTOCOL, FrameReader, encode
+from snugnet.devices.device import HERE
 from snugnet.devices.onnx_graph import onnx_bytes
 from snugnet.devices.timing import TimingSettings, time_on
 from snugnet.errors import BadInput, DeviceLost, DeviceMissing, SnugnetError
@@ -47,6 +48,14 @@ def test_a_table_will_remember_the_board_and_not_the_way_there(local):
     here, there = OnnxRuntime().fingerprint(), local.fingerprint()
     assert there == {**here, "device": "command"}
     assert "python" not in str(there)
+
+
+def test_the_place_is_the_running_system_however_it_is_reached(local, tmp_path):
+    assert local.place == OnnxRuntime().place == HERE  # this agent shares our processor
+    for told, place in (("'of a board'", "of a board"), ("None", None), ("''", None), ("7", "7")):
+        command = agent_command(source=changed(tmp_path, '"boot": boot()', f'"boot": {told}'))
+        assert Command(command=command).place == (place or command)
+    assert "boot" not in local.fingerprint()
 
 
 def test_threads_are_those_of_the_board(tmp_path):

@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from agents import meeting
 from house import one_clear_line
+from snugnet.costs.table import load_table
 from snugnet.deploy.card import read_certificate
 from snugnet.executors import LocalExecutor, open_executor
 from snugnet.fitting.many import Turns, many
@@ -114,6 +116,29 @@ def test_one_failure_stops_nobody_and_the_same_command_goes_on(trained, tmp_path
     code, out, err = snug("many", str(run), "--budgets", str(budgets), "--finetune")
     assert code == 0 and "some: finetune: done before" in err and "evidence: done before" in err
     assert "more" in out and rows["some"]["architecture"] in out
+
+
+def test_tables_of_boards_are_measured_side_by_side_and_one_that_is_off_stops_nobody(trained, tmp_path):
+    run, said = copy_of(trained, tmp_path), []
+    devices = {label: f"command:{command}" for label, command in meeting(tmp_path, "pi", "phone").items()}
+    devices |= {"cpu": "onnxruntime", "off": "command:false"}
+    sections = {label: {"device": device, "seconds": 0.2} for label, device in devices.items()}
+    budgets = {
+        "both": {"latency@pi": "1ns", "latency@phone": "1s"},
+        "cpu": {"latency@cpu": "1ns"},
+    }  # refused: not searched
+    budgets |= {"dark": {"latency@pi": "1s", "latency@off": "1s"}, "plain": {"params": "60%"}}
+    with LocalExecutor(2) as executor:
+        result = many(run, budgets, devices=sections, executor=executor, say=said.append)
+    rows = {row["name"]: row for row in result.rows}
+    assert result.failed == ["both", "cpu", "dark"] and rows["plain"]["fits"]
+    assert "latency@pi" in rows["both"]["error"] and "latency@cpu" in rows["cpu"]["error"]
+    assert "an agent must answer behind `false`" in rows["dark"]["error"]
+    for label in ("pi", "phone", "cpu"):
+        assert load_table(run / f"table@{label}.json").origin["space"] == "tiny"
+        assert read_json(run / "steps.json")[f"measure {label}"]["files"]
+    order = [line for line in said if ": measure " in line]  # this machine's own when boards have ended
+    assert [line.split()[2] for line in order[-2:]] == ["cpu", "cpu:"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ but budgets are asked for everywhere. `time_networks` times given networks side 
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +29,7 @@ from snugnet.costs.calibrate import Calibration, calibrate
 from snugnet.costs.table import CostTable, save_table, space_id, width_curves
 from snugnet.costs.vectorised import costs_of_many
 from snugnet.devices.agent import raised_priority
-from snugnet.devices.device import Device, Runnable
+from snugnet.devices.device import HERE, Device, Runnable
 from snugnet.devices.timing import Estimate, Timings, TimingSettings, time_on
 from snugnet.errors import BadInput, SnugnetError
 from snugnet.nets.network import build_part, build_plan
@@ -43,6 +45,7 @@ from snugnet.units import STATISTICS, Statistic
 
 CALIBRATION_NETWORKS = 16
 _PER_KIND = 400  # candidates per degree of randomness
+_PREPARING = threading.Lock()  # random numbers are the process's, as is the output that exporters are kept from
 
 
 def measure(
@@ -72,7 +75,7 @@ def measure(
     plans = [plan(architecture, space) for architecture in chosen]
     about = {"space": space_id(space), "device": device.fingerprint(), "batch": batch, "versions": versions()}
     journal = None if out is None else Path(f"{out}.partial")
-    with raised_priority(device.threads):
+    with raised_priority(device.threads) if device.place == HERE else nullcontext():  # elsewhere, the agent there does
         subjects = prepare(device, parts, batch, shown) | prepare(device, plans, batch, shown)
         timings = time_on(device, subjects, rules, journal=journal, about=about, progress=shown)
     table = _assemble(space, device, batch, parts, chosen, plans, timings, source or space.name)
@@ -174,7 +177,7 @@ def prepare(
     kind = "networks" if specs and isinstance(specs[0], NetworkSpec) else "blocks"
     progress.start(f"preparing {len(specs)} {kind} for {device.name}", len(specs))
     try:
-        with torch.random.fork_rng(devices=[]):
+        with _PREPARING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             for number, spec in enumerate(specs):
                 label = f"network {number}" if isinstance(spec, NetworkSpec) else spec.label

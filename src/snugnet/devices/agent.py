@@ -191,6 +191,11 @@ def machine() -> dict[str, str]:
     }
 
 
+def boot() -> str:
+    """Which running system this is, the same in all its containers; empty where none tells. No timing depends on it."""
+    return _content("/proc/sys/kernel/random/boot_id").strip()
+
+
 def processor() -> str:
     """The processor's own name, as far as the system tells."""
     usual = platform.processor() or platform.machine()
@@ -373,7 +378,8 @@ class Session:
         self._threads = threads
         version = str(onnxruntime.__version__).split("-")[0]
         about = {**machine(), "runtime": "onnxruntime", "version": version, "clock": cpu_clock(threads).name}
-        return {"is": "hello", "protocol": PROTOCOL, "usable_cores": usable_cores(), "about": about}, b""
+        here = {"usable_cores": usable_cores(), "boot": boot()}
+        return {"is": "hello", "protocol": PROTOCOL, **here, "about": about}, b""
 
     def _open(self, head: Head, body: bytes) -> tuple[Head, bytes]:
         key = _whole(head.get("key"), 0, 2**53, "key")

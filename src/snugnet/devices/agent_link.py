@@ -60,6 +60,7 @@ class AgentLink:
         self._frames = FrameReader()
         self._said = b""
         self._about: About | None = None
+        self._boot = ""
         self._connection = self._number = 0
         self._last_heard = 0.0
         self._held: set[SubjectKey] = set()
@@ -75,6 +76,11 @@ class AgentLink:
             self._connect()
         assert self._about is not None
         return self._about
+
+    def boot(self) -> str:
+        """Which running system is there; empty if it does not tell. Another one after a reboot of the same board."""
+        self.about()
+        return self._boot
 
     def open(self, graph: bytes, given: bytes, shape: Sequence[int]) -> SubjectKey:
         """Send a graph and its input (float32, little-endian)."""
@@ -155,6 +161,7 @@ class AgentLink:
             rule = f"the agent behind `{self.command}` must stay on the machine it was on"
             raise DeviceLost(rule, value=about.fields, remedy="Measure this one by itself: run the command again.")
         self._about = about
+        self._boot = _text(head.get("boot") or "")
         self._frames.noise = b""
 
     def _understood(self, head: Head) -> About:

@@ -17,9 +17,9 @@ from typing import ClassVar, Final, final
 import numpy as np
 import torch
 
-from snugnet.devices.agent import PassTimes
+from snugnet.devices.agent import PassTimes, boot
 from snugnet.devices.agent_link import AgentLink, SubjectKey
-from snugnet.devices.device import Fingerprint, Runnable
+from snugnet.devices.device import HERE, Fingerprint, Runnable
 from snugnet.devices.onnx_devices import OnnxDevice
 from snugnet.errors import BadInput
 from snugnet.store import read_bytes
@@ -87,6 +87,12 @@ class Command(OnnxDevice):
     def close(self) -> None:
         """End the agent; it is started again when it is needed."""
         self._link.close()
+
+    @property
+    def place(self) -> str:
+        """The running system there, however it is reached; an agent that cannot tell stands for what its command says."""
+        there = self._link.boot()
+        return HERE if there and there == boot() else there or self.command
 
     @property
     def clock(self) -> str:

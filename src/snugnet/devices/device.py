@@ -12,7 +12,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 
@@ -21,6 +21,8 @@ from snugnet.errors import BadInput, DeviceMissing
 
 Fingerprint = dict[str, str]
 """What a timing depends on, as plain text: device, processor, runtime and version, threads, precision, system."""
+HERE: Final = ""
+"""The place of all devices that share this machine's processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,11 @@ class Device(ABC):
     def cores(self) -> int:
         """How many cores there are to use."""
         return usable_cores()
+
+    @property
+    def place(self) -> str:
+        """What is taken while this device is timed: devices of one place are timed one at a time, of others side by side."""
+        return HERE
 
     @property
     @abstractmethod

@@ -6,8 +6,8 @@ Every budget has a folder of its own, RUN/many/NAME, which is a run folder like 
 are tasks (`fitting.tasks`) for any executor. What a budget comes to depends neither on the order of budgets nor on who
 computes: all begin with the same evidence, what the run knew when `many` was first called (kept in RUN/many/_evidence), and
 none sees what another one evaluates. Only what is measured differs from time to time. Devices are timed by this process, one
-at a time, while no task runs (`Turns`). A budget that fails does not stop the others; the same call goes on with what is
-missing.
+at a time, while no task runs (`Turns`); before there are any tasks, tables of boards are measured side by side
+(`costs.measure_many`). A budget that fails does not stop the others; the same call goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ import torch
 import yaml
 from pydantic import Field, ValidationError
 
+from snugnet.costs.measure_many import place_by_place
 from snugnet.deploy.card import read_certificate
-from snugnet.errors import BadInput, SnugnetError, reason_of
+from snugnet.devices.device import Device
+from snugnet.errors import BadInput, explained
 from snugnet.executors import Shared, share
 from snugnet.fitting.pipeline import Pipeline, referred, table_file
 from snugnet.fitting.recipe import MeasureSection, Recipe, Section, read
@@ -189,10 +191,14 @@ class _Many:
         self.rows: dict[str, dict[str, Any]] = {}
 
     def run(self) -> ManyResult:
-        pipelines = {}
+        wholes, pipelines = {}, {}
         for name in self.file.budgets:
             with self._guarded(name):
-                pipelines[name] = self._prepared(name)
+                wholes[name] = self._whole(name)
+        failures = self._measure(wholes)
+        for name, whole in wholes.items():
+            with self._guarded(name):
+                pipelines[name] = self._prepared(name, whole, failures)
         if pipelines:
             evidence = self._evidence(next(iter(pipelines.values())))
             self.progress.start(f"{len(self.file.budgets)} budgets", len(self.file.budgets))
@@ -210,8 +216,7 @@ class _Many:
         try:
             yield
         except Exception as error:
-            known = isinstance(error, SnugnetError)
-            text = str(error) if known else f"{type(error).__name__}: {reason_of(error, 400)}"
+            text = explained(error)
             self.rows[name] = {"name": name, "budget": self._limits(name), "error": text}
             self.say(f"{name}: {text}")
 
@@ -228,14 +233,40 @@ class _Many:
             value["finetune"] |= {"epochs": 0, "scratch": False}
         return read(yaml.safe_dump(value, sort_keys=False), origin=f"budget {name}")
 
-    def _prepared(self, name: str) -> Pipeline:
-        """The budget's folder with all a search needs, or a refusal; tables that the run has not are measured for it."""
-        options: dict[str, Any] = {"say": lambda line: self.say(f"{name}: {line}"), "data": self.opened.data}
-        recipe, home = self._recipe(name), self.home / name
-        whole = Pipeline(recipe, self.folder, progress=self.progress, **options)
+    def _options(self, name: str) -> dict[str, Any]:
+        return {"say": lambda line: self.say(f"{name}: {line}"), "data": self.opened.data}
+
+    def _whole(self, name: str) -> Pipeline:
+        """The run with this budget: what is measured for it stays in the run's own folder."""
+        return Pipeline(self._recipe(name), self.folder, progress=self.progress, **self._options(name))
+
+    def _measure(self, wholes: Mapping[str, Pipeline]) -> dict[str, Exception]:
+        """Tables that the run has not, each measured once, boards side by side; what failed, by limit."""
+        asking: dict[str, Pipeline] = {}  # for each limit the first budget that has it
+        devices: dict[str, Device] = {}
+        failures: dict[str, Exception] = {}
+        for whole in wholes.values():
+            for limit in whole.places:
+                if not (self.folder / table_file(limit)).exists():
+                    asking.setdefault(limit, whole)
+        for limit, first in asking.items():
+            try:
+                devices[limit] = first.device(limit)
+            except Exception as error:
+                failures[limit] = error
+
+        def work(limit: str, by: Executor | None) -> None:
+            asking[limit].measure_table(limit, by)
+
+        _, failed = place_by_place(devices, work, self.executor, self.progress)
+        return failures | failed
+
+    def _prepared(self, name: str, whole: Pipeline, failures: Mapping[str, Exception]) -> Pipeline:
+        """The budget's folder with all a search needs, or a refusal."""
+        recipe, home = whole.recipe, self.home / name
         for limit in whole.places:
-            if not (self.folder / table_file(limit)).exists():
-                whole.measure_table(limit)
+            if limit in failures:
+                raise failures[limit]
         if recipe.start is not None and any(whole.budget.is_relative(limit) for limit in whole.places):
             path = self.folder / "reference.json"
             if not path.exists() or not set(whole.places) <= set(read_json(path)):
@@ -247,7 +278,7 @@ class _Many:
         for file in [*_LINKED, *map(table_file, whole.places)]:
             _link(self.folder / file, home / file)
         shared: dict[str, Any] = {"work": self.work, "parts": self.parts, "threads": None}
-        pipeline = Pipeline(recipe, home, progress=NullProgress(), **options, **shared)
+        pipeline = Pipeline(recipe, home, progress=NullProgress(), **self._options(name), **shared)
         _ = pipeline.promised  # refuses what is impossible
         return pipeline
 
@@ -331,7 +362,7 @@ def _row(name: str, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
         "score": result.score,
         "searched_accuracy": result.accuracy,
         "accuracy": accuracy["test"],
-        "val_accuracy": accuracy["val"],
+        "val_accuracy": accuracy.get("val"),
         "fits": all(line["fits"] for line in lines.values()),
         "limits": {limit: line["limit"] for limit, line in lines.items()},
         "measured": {limit: line["measured"] for limit, line in lines.items()},

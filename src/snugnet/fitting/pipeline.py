@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +22,7 @@ from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
 from snugnet.costs.lazy import measure_lazily, open_table
 from snugnet.costs.measure import measure
+from snugnet.costs.measure_many import measure_by
 from snugnet.costs.table import CostTable, exact_table
 from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
@@ -87,6 +89,7 @@ class Pipeline:
         """`work`: who computes (`fitting.tasks`); `parts`, `data`: what is open already."""
         self.recipe, self.folder, self.progress, self.threads, self._say = recipe, folder, progress, threads, say
         self.work, self._parts = work or Work(), parts
+        self._devices: dict[str, Device] = {}
         self.budget = Budget(recipe.budget)
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
@@ -137,13 +140,17 @@ class Pipeline:
             for name in self.budget
         }
 
-    @cached_property
+    def device(self, name: str) -> Device:
+        """Where a latency limit is measured."""
+        if name not in self._devices:
+            section = self.places[name]
+            self._devices[name] = by_name(section.device, threads=section.threads, precision=section.precision)
+        return self._devices[name]
+
+    @property
     def devices(self) -> dict[str, Device]:
         """By label: what a certificate measures on."""
-        return {
-            _label(name): by_name(section.device, threads=section.threads, precision=section.precision)
-            for name, section in self.places.items()
-        }
+        return {_label(name): self.device(name) for name in self.places}
 
     @cached_property
     def promised(self) -> Budget:
@@ -181,11 +188,14 @@ class Pipeline:
     def _table_files(self) -> list[str]:
         return [table_file(name) for name in self.places]
 
-    def measure_table(self, name: str) -> None:
-        section, device, file = self.places[name], self.devices[_label(name)], table_file(name)
+    def measure_table(self, name: str, by: Executor | None = None) -> None:
+        """The table of a latency limit; `by`: who measures it, if not this process (`costs.measure_many`)."""
+        section, device, file = self.places[name], self.device(name), table_file(name)
 
         def work() -> str:
-            table = (measure_lazily if section.lazy else measure)(
+            table = measure_by(
+                by,
+                measure_lazily if section.lazy else measure,
                 self.space,
                 device,
                 batch=section.batch,
@@ -224,7 +234,7 @@ class Pipeline:
             return
 
         def work() -> str:
-            device = self.devices[_label(name)]
+            device = self.device(name)
             check = check_table(self.tables[name], self.space, device, networks=networks, progress=self.progress)
             write_json(self.folder / file, check.to_json())
             return f"R2 {check.r2:.3f}, worst error {check.worst_error:.1%} on {len(check.networks)} unseen networks"
