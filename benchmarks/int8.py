@@ -128,8 +128,8 @@ def _rivals(asked: argparse.Namespace, bench: Bench, share: float, whole: float)
     return chosen
 
 
-def quantise_all(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Every trained network in both forms, with its answers to the test images."""
+def quantise_all(asked: argparse.Namespace, whole: float) -> dict[str, dict[str, Any]]:
+    """Every trained network in both forms, with its answers to the test images; one found for a budget in int8 within it."""
     bench = Bench(asked, asked.seed)
     rows: dict[str, dict[str, Any]] = {}
     for path in sorted(asked.work.glob("*.safetensors")):
@@ -140,7 +140,8 @@ def quantise_all(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
             data = bench.data(network.plan.resolution)
             sn.export(network, path.with_suffix(".onnx"))
             plain = path.with_suffix(".onnx").read_bytes()
-            choice = choose_scheme(plain, data, settings=TimingSettings(seconds=10.0))
+            within = facts["share"] * whole if facts["found"] == "int8" else None
+            choice = choose_scheme(plain, data, within=within, settings=TimingSettings(seconds=10.0))
             path.with_suffix(".int8.onnx").write_bytes(choice.graph)
             right = {"float32": _right(plain, data), "int8": _right(choice.graph, data)}
             torch.save(right | {"scheme": choice.scheme.name, "tried": choice.tried, "tried_ms": choice.ms}, answers)
@@ -263,7 +264,7 @@ def main() -> None:
     torch.set_num_threads(1)
     asked.work.mkdir(parents=True, exist_ok=True)
     whole = train_all(asked) if asked.train else float(json.loads((asked.work / "reference.json").read_text())["ms"])
-    rows = quantise_all(asked)
+    rows = quantise_all(asked, whole)
     outcome = summary(asked, whole, rows, time_all(asked, list(rows)))
     print(json.dumps(outcome, indent=1) if asked.json else _text(outcome))
 

@@ -148,7 +148,7 @@ def snugnet(bench: Bench, limit: float, _: Settings) -> dict[str, Any]:
 def found_and_trained(bench: Bench, limit: float) -> tuple[Network, Round, float] | dict[str, Any]:
     """The network, how it was found, and its accuracy on held-out images with inherited weights; or why there is none."""
     data = bench.data(max(_resolutions(bench.asked)))
-    phases = schedule(data.size("train"), bench.asked.steps, data.about.resolution)[0]
+    phases = schedule(data.size("train"), data.size("val"), bench.asked.steps, data.about.resolution)[0]
     methods = [sn.methods.METHODS[row.pop("method")](**row) for row in phases]
     home = bench.work / "snugnet"
     supernet = _trained(bench, elastic(bench), data, methods, home)
@@ -166,7 +166,7 @@ def found_and_trained(bench: Bench, limit: float) -> tuple[Network, Round, float
 def taught(bench: Bench, architecture: Any) -> Network:
     """A sub-network with the published weights, trained for what the super-network's phases leave of the image-steps."""
     data = bench.data(max(_resolutions(bench.asked)))
-    phases, finetune, _ = schedule(data.size("train"), bench.asked.steps, data.about.resolution)
+    phases, finetune, _ = schedule(data.size("train"), data.size("val"), bench.asked.steps, data.about.resolution)
     spent, options = sum(row["epochs"] for row in phases) * data.size("train"), finetune["options"]
     network = sn.extract(elastic(bench), architecture)
     rates = {"lr": options["lr"], "features": options["distill_features"]}
@@ -240,7 +240,7 @@ def _trained(bench: Bench, supernet: Any, data: InMemory, phases: list[Any], hom
 
 def elastic(bench: Bench) -> Any:
     """The space around the start as `snugnet fit` chooses it, with the start's own weights."""
-    _, finetune, choices = schedule(bench.asked.images, bench.asked.steps, bench.asked.resolution)
+    _, finetune, choices = schedule(bench.asked.images, 0, bench.asked.steps, bench.asked.resolution)
     if not finetune["from_start"]:
         sys.exit(f"{bench.asked.steps} image-steps are enough for paths and a teacher; this compares what few can do")
     with torch.random.fork_rng():

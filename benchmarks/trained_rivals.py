@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-RATES = (0.01, 0.02, 0.05)
+RATES = (0.005, 0.01, 0.02, 0.05)
 FINEST = 4  # pixels between the resolutions that are tried
 
 

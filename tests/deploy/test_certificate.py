@@ -80,8 +80,9 @@ def test_an_exact_limit_is_met_to_the_last_mac(network):
 
 @dataclass(frozen=True, kw_only=True)
 class Stuttering(TorchCpu):
-    """A made-up clock: 20 ms, the third session 30 ms; every fifth pass takes twice as long."""
+    """A made-up clock: 20 ms, busy sessions (the third) 30 ms; every fifth pass takes twice as long."""
 
+    busy: tuple[int, ...] = (2,)
     calls: list[int] = field(default_factory=lambda: [0])
 
     def time(self, runnable, repetitions):
@@ -89,7 +90,7 @@ class Stuttering(TorchCpu):
         session = (self.calls[0] - 1) // (
             2 + 2 * 20
         )  # two calls of warm-up, two in each pass: 20 ms warm by themselves
-        return (30.0 if session == 2 else 20.0) * (2.0 if self.calls[0] % 10 == 0 else 1.0)
+        return (30.0 if session in self.busy else 20.0) * (2.0 if self.calls[0] % 10 == 0 else 1.0)
 
 
 def test_a_certificate_names_its_statistic_and_covers_its_sessions(network, tmp_path):
@@ -107,10 +108,28 @@ def test_a_certificate_names_its_statistic_and_covers_its_sessions(network, tmp_
     assert (p90["statistic"], p90["interval"][1]) == ("p90", 60.0)
     assert p90["measured"] > quiet["measured"]
     assert 0 < quiet["wall_median"] <= quiet["wall_p90"]
-    with pytest.raises(BudgetExceeded, match=r"latency 20ms \(95 %: 20ms to 30ms\)"):
-        line("25ms")
     with pytest.raises(BudgetExceeded, match=r"latency \(p90\)"):
         line("50ms p90")
+
+
+def test_a_busy_moment_is_answered_with_further_sessions_and_stays_in_the_pool(network, tmp_path):
+    settings = TimingSettings(seconds=1, least_passes=20, most_passes=20, tolerance=1e-9)
+
+    def sessions(limit, busy):
+        device, fits = Stuttering(busy=busy), True
+        try:
+            certify(network, {"latency": limit}, device, settings=settings, out=tmp_path / "c.json")
+        except BudgetExceeded:
+            fits = False
+        line = read_certificate(tmp_path / "c.json")["budgets"]["latency"]
+        assert line["fits"] == fits == (line["interval"][1] <= line["limit"])
+        return fits, line["sessions"]
+
+    assert sessions("25ms", busy=(2,)) == (True, [20.0, 20.0, 30.0, 20.0])
+    fits, often = sessions("25ms", busy=(1, 2, 3, 4, 5))
+    assert (fits, often) == (False, [20.0, 30.0, 30.0, 30.0, 30.0, 30.0]), "one quiet session of six is luck"
+    assert sessions("17ms", busy=()) == (False, [20.0] * 3), "far over: no busy moment explains that"
+    assert sessions("19ms", busy=()) == (False, [20.0] * 6)
 
 
 def test_the_weights_are_hashed(network):

@@ -141,6 +141,14 @@ def test_the_fastest_scheme_is_taken_of_those_that_keep_accuracy(graph, digits, 
         assert int8.choose_scheme(graph.read_bytes(), digits, lose=0.004 + 1e-9).scheme.name == names[chosen]
 
 
+@pytest.mark.parametrize(("within", "chosen"), [(None, 4), (1.1, 3), (1.0, 0), (0.5, 2), (0.05, 4)])
+def test_of_schemes_that_lose_too_much_the_best_within_the_limit_is_taken(within, chosen):
+    names = [scheme.name for scheme in SCHEMES]
+    tried = dict(zip(names, (0.6, 0.5, 0.4, 0.7, 0.8), strict=True))
+    ms = dict(zip(names, (1.0, 0.9, 0.1, 1.1, 1.2), strict=True))
+    assert int8._best_scheme(0.9, tried, ms, 0.01, within).name == names[chosen]
+
+
 @pytest.mark.parametrize(("ms", "kept"), [((2.0, 1.0), "int8"), ((1.0, 1.5), "float32")])
 def test_float_is_kept_where_int8_is_slower(graph, digits, tmp_path, monkeypatch, ms, kept):
     monkeypatch.setattr(int8, "_times", times(*ms))

@@ -288,6 +288,23 @@ def test_fine_tuning_tells_where_it_came_from_and_when_the_teacher_was_no_help(f
     assert text.startswith("held-out accuracy 86.1% (before: 86.0%, its teacher: 86.7%), test 85.0%; a teacher hardly")
     for better in ({"val": 0.9}, {"teacher": 0.9}, {"before": 0.98, "val": 0.98, "teacher": 0.99}):
         assert "hardly" not in str(Finetuned(**{**numbers, **better}))
+    text = str(Finetuned(val=None, test=0.85, before=0.8, learnt=0.99))
+    assert (
+        text == "test accuracy 85.0%; trained on the held-out images too, of which it now knows 99.0% (before: 80.0%)"
+    )
+
+
+def test_images_that_the_network_learns_from_are_not_called_held_out(finished, tmp_path, snug):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    options = [word for text in ("split=train+val", "distill=0", "lr=0.1", "ema=null") for word in ("--option", text)]
+    code, out, _ = snug("finetune", str(run), "--epochs", "8", *options, "--threads", "1", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["accuracy"] is None and 0 <= told["test_accuracy"] <= 1
+    kept = json.loads((run / "accuracy.json").read_text())
+    assert "val" not in kept and kept["learnt"] >= kept["before"]
+    code, out, _ = snug("report", str(run))
+    assert code == 0 and "of held-out images that it learnt from at the end" in (run / "report.html").read_text()
 
 
 def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):

@@ -80,11 +80,12 @@ def test_large_photographs_become_smaller_where_time_is_short(seconds, resolutio
 
 def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
     for seen, methods_used in ((10_000, 2), (660_000, 2), (680_000, 3)):
-        phases, finetune, space = schedule(1000, seen, 64)
+        phases, finetune, space = schedule(1000, 250, seen, 64)
         long = methods_used == 3
         assert len(phases) == methods_used and (finetune["options"]["distill"] > 0) == long == space["kernels"]
         assert finetune["from_start"] != long
-        epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
+        assert finetune["options"]["split"] == "train+val"
+        epochs = [*(phase["epochs"] for phase in phases), 1.25 * finetune["epochs"]]
         assert min(epochs) > 0 and sum(epochs) * 1000 == pytest.approx(seen, rel=0.1)
 
 
@@ -131,8 +132,12 @@ def test_the_whole_way(pets, tmp_path, capsys):
     assert said["architecture"] == str(result.architecture) and said["accuracy"] == result.accuracy
     assert said["fits"] is True and said["measured"]["macs"] <= said["limits"]["macs"] < 60e6 and said["seconds"] > 0
     assert json.loads(Path(said["certificate"]).read_text())["fits"]
+    curve = (tmp_path / "run" / "train.jsonl").read_text().splitlines()
+    assert sum("largest" in line for line in curve) > 1  # held-out, for the page
+    # The found network learns from the held-out images too: no curve of them, and no accuracy that says held-out.
     (curve,) = (tmp_path / "run" / "finetune").glob("*/train.jsonl")
-    assert sum("accuracy" in line for line in curve.read_text().splitlines()) > 1  # held-out, for the page
+    assert not any("accuracy" in line for line in curve.read_text().splitlines())
+    assert "val" not in result.accuracies and {"test", "learnt", "before"} <= result.accuracies.keys()
     # The teacher is the largest network as phase one left it, before the paths trained.
     teacher = load_file(tmp_path / "run" / "teacher.safetensors")
     final = load_file(tmp_path / "run" / "supernet.safetensors")
@@ -228,6 +233,6 @@ def test_a_clear_word_for_each_trouble_of_a_folder(pets, tmp_path, capsys):
 def test_many_images_and_little_time_train_a_part_of_an_epoch():
     """Each phase keeps its share of the images, so that the whole keeps to its time."""
     for images, seen in ((500, 40_000), (20_000, 36_000), (60_000, 20_000)):
-        phases, finetune, _ = schedule(images, seen, 64)
-        epochs = [*(phase["epochs"] for phase in phases), finetune["epochs"]]
+        phases, finetune, _ = schedule(images, images // 4, seen, 64)
+        epochs = [*(phase["epochs"] for phase in phases), 1.25 * finetune["epochs"]]
         assert sum(epochs) * images == pytest.approx(seen, rel=0.05)

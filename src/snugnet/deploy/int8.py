@@ -2,7 +2,8 @@
 
 Calibration images come from the training split. All schemes (`snugnet.devices.quantise`) are timed side by side with the
 float graph and judged by validation images; the fastest is taken among those that lose at most half of what is allowed,
-which leaves the other half to chance, and the most accurate one where none does. What is stated comes from all test images,
+which leaves the other half to chance, and the most accurate one where none does; where a limit is told, of those that keep
+it, if any does. What is stated comes from all test images,
 float and int8 alike. A network that int8 makes slower, or that loses more than allowed, stays in float, and the reason is
 said.
 """
@@ -107,6 +108,7 @@ def export_int8(
     *,
     lose: float = LOSE,
     always: bool = False,
+    within: float | None = None,
     limit: int | None = None,
     device: OnnxRuntime | None = None,
     settings: TimingSettings | None = None,
@@ -114,7 +116,8 @@ def export_int8(
 ) -> Int8:
     """Quantise the ONNX file `graph` to `path`; `lose` is the share of test images that int8 may get wrong beyond float's.
 
-    `always` writes the file whatever comes out; `limit` is the most test images to look at (all unless told).
+    `always` writes the file whatever comes out; `within` are the milliseconds it may take, where schemes are to be chosen by
+    that; `limit` is the most test images to look at (all unless told).
     """
     check_path(path, ".onnx")
     model = read_graph(graph)
@@ -122,7 +125,7 @@ def export_int8(
     if is_quantised(model):
         raise BadInput("a graph to quantise must be in float32", value=str(graph), remedy="Give the float file.")
     plain = read_bytes(graph)
-    best = choose_scheme(plain, data, lose=lose, device=device, settings=settings, progress=progress)
+    best = choose_scheme(plain, data, lose=lose, within=within, device=device, settings=settings, progress=progress)
     exact, images = _accuracy(plain, data, "test", limit, progress)
     rough, _ = _accuracy(best.graph, data, "test", limit, progress)
     stated = StatedAccuracy(precision="int8", test=rough, float32=exact, images=images)
@@ -152,11 +155,12 @@ def choose_scheme(
     data: Data,
     *,
     lose: float = LOSE,
+    within: float | None = None,
     device: OnnxRuntime | None = None,
     settings: TimingSettings | None = None,
     progress: Progress | None = None,
 ) -> Choice:
-    """Try every scheme on the float graph `plain`; `lose` as in `export_int8`."""
+    """Try every scheme on the float graph `plain`; `lose` and `within` as in `export_int8`."""
     _check_images(plain, data)
     calibration, shown = calibration_images(data), progress or NullProgress()
     graphs: dict[str, bytes] = {}
@@ -168,9 +172,17 @@ def choose_scheme(
     exact = _accuracy(plain, data, "val", VALIDATION, progress)[0]
     tried = {name: _accuracy(graph, data, "val", VALIDATION, progress)[0] for name, graph in graphs.items()}
     ms = _times({"float32": plain, **graphs}, device or OnnxRuntime(), settings or SETTINGS, shown)
-    fine = [scheme for scheme in SCHEMES if exact - tried[scheme.name] <= lose / 2]
-    best = min(fine, key=lambda s: ms[s.name]) if fine else max(SCHEMES, key=lambda s: tried[s.name])
+    best = _best_scheme(exact, tried, ms, lose, within)
     return Choice(scheme=best, graph=graphs[best.name], tried=tried, ms=ms)
+
+
+def _best_scheme(
+    exact: float, tried: Mapping[str, float], ms: Mapping[str, float], lose: float, within: float | None
+) -> Scheme:
+    """The fastest that loses little, else the most accurate: of those within the limit, or of all where none is."""
+    some = [scheme for scheme in SCHEMES if within is not None and ms[scheme.name] <= within] or list(SCHEMES)
+    fine = [scheme for scheme in some if exact - tried[scheme.name] <= lose / 2]
+    return min(fine, key=lambda s: ms[s.name]) if fine else max(some, key=lambda s: tried[s.name])
 
 
 def _reason(stated: StatedAccuracy, ratio: float, lose: float) -> str:

@@ -4,7 +4,8 @@ Inherited weights with batch-norm statistics of their own, then fine-tuning with
 weights of the trained network that a run started from; or training from scratch. A search on a part of the classes leaves a
 network without a last layer for the others: it gets a new one, and has no answers to learn from. Every network and setting
 has a folder of its own under `finetune/`, so each resumes by itself. Where fine-tuning left the network worse on held-out
-images than it was, the network is shipped as it was, and that is said.
+images than it was, the network is shipped as it was, and that is said. With `split: train+val` it learns from the held-out
+images too, once nothing is left to choose by them: their accuracy is then no longer reported, only that of test images.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ TEACHER = "teacher.safetensors"  # what `methods.largest` leaves in a run folder
 class Finetuned:
     """Accuracies of the shipped network on held-out (val) and test images, and, on held-out ones, what to compare with."""
 
-    val: float
+    val: float | None  # None: it was trained on these images too
     test: float
     before: float | None = None  # of the network it started from
     teacher: float | None = None
     worse: float | None = None  # what fine-tuning came to where that was below `before`, so that it was not kept
+    learnt: float | None = (
+        None  # of held-out images that it was trained on too: far above `test`, it knows them by heart
+    )
 
     def to_json(self) -> dict[str, float]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -59,11 +63,17 @@ class Finetuned:
         """For people; with a hint where the teacher was no help."""
         beside = {"before": self.before, "its teacher": self.teacher}
         known = ", ".join(f"{name}: {value:.1%}" for name, value in beside.items() if value is not None)
-        text = f"held-out accuracy {self.val:.1%}{f' ({known})' if known else ''}, test {self.test:.1%}"
+        beside_it = f" ({known})" if known else ""
+        if self.val is None:
+            learnt = "" if self.learnt is None else f", of which it now knows {self.learnt:.1%}"
+            text = f"test accuracy {self.test:.1%}; trained on the held-out images too{learnt}{beside_it}"
+        else:
+            text = f"held-out accuracy {self.val:.1%}{beside_it}, test {self.test:.1%}"
         if self.worse is not None:
             text += f"; fine-tuning came to {self.worse:.1%}, so the network is kept as it was before"
-        if self.teacher is not None and self.before is not None:
-            gained, lead = (self.worse or self.val) - self.before, self.teacher - self.before
+        reached = self.worse or self.val
+        if self.teacher is not None and self.before is not None and reached is not None:
+            gained, lead = reached - self.before, self.teacher - self.before
             if gained < 0.01 and lead < 0.02 and self.teacher < 0.97:
                 text += (
                     "; a teacher hardly better than its pupil holds it back: try the options distill=0 and a larger lr"
@@ -98,6 +108,7 @@ def finetune_found(
     if origin is not None and not method.describe().get("distill"):  # its features say something, its answers do not
         teacher = AtResolution(folded(extract(origin, largest(origin.space))).to(device_of(supernet)))
     beside: dict[str, float] = {}
+    unseen = not section.epochs or method.split != "train+val"  # are held-out images held out to the end?
     if section.epochs:
         if not section.scratch and not part:
             beside["before"] = accuracy(network, images)
@@ -108,13 +119,18 @@ def finetune_found(
         home = _home(folder, supernet, architecture, section)
         options: dict[str, Any] = {"seed": seed, "channels_last": channels_last, "threads": threads, "device": device}
         options["trackers"] = trackers
+        if not unseen:
+            options["evaluator"] = None  # a curve of images it learns from would promise too much
         options["start"] = home.name  # recalibration has other last bits with other threads: the name says what it is
         train(network, data, method, out=home, batch=section.batch, teacher=teacher, progress=progress, **options)
         reached = accuracy(network, images)
-        if reached < beside.get("before", 0.0):
-            network, beside["worse"] = start, reached
+        if reached < beside.get("before", 0.0):  # also a word on images it learnt from: so bad is a failure
+            network, beside["worse"], unseen = start, reached, True
+        if not unseen:
+            beside["learnt"] = reached
     network.eval()
-    tuned = Finetuned(val=accuracy(network, images), test=accuracy(network, images, "test"), **beside)
+    held_out = accuracy(network, images) if unseen else None
+    tuned = Finetuned(val=held_out, test=accuracy(network, images, "test"), **beside)
     if leads():
         save_network(network, folder / "network.safetensors", card_of(data, supernet, architecture, budget or {}))
         write_json(folder / "accuracy.json", {**tuned.to_json(), "architecture": str(architecture)})

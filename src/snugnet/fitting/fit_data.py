@@ -41,7 +41,7 @@ class FitResult:
     network: torch.nn.Module  # in evaluation mode, on the CPU
     architecture: Architecture
     accuracy: float  # on test images, which nothing was chosen by
-    accuracies: dict[str, float]  # val, test and, on held-out images, before fine-tuning and of the teacher
+    accuracies: dict[str, float]  # test, val (unless trained on), and on held-out images what to compare with
     certificate: dict[str, Any]
     report: Path
     file: Path  # the ONNX file that was certified

@@ -423,7 +423,9 @@ class Pipeline:
                 accuracy = None
                 if self._eight:
                     data = data_for(self.recipe, self.data, found)
-                    small = export_int8(path, path.with_suffix(".int8.onnx"), data, always=True, progress=self.progress)
+                    within = min(self.promised.amount(name, 0.0) for name in self.places)
+                    options: dict[str, Any] = {"always": True, "within": within, "progress": self.progress}
+                    small = export_int8(path, path.with_suffix(".int8.onnx"), data, **options)
                     self._say(f"{small.message} ({small.scheme})")
                     path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
                 certificate = self._certify(path, proof, plan=load(weights).plan, accuracy=accuracy)

@@ -10,7 +10,7 @@ thousand images of path training leave sub-networks worse than the weights they 
 the edge of their kernels do not recover, where networks with fewer blocks soon do as well as the whole one; a start that
 has hardly learnt the new classes gives no good answers, and its own published weights are the better beginning for the
 found network. So depth and resolution are searched, the first phases only serve to compare sub-networks, and the found
-network is taught by the features of the start as it was published.
+network is taught by the features of the start as it was published, on all images, the held-out ones included.
 
 How many images each phase sees follows from the time and from how fast one training step of the starting network is here.
 The recipe is written into the run like any other, so that it can be edited and run again.
@@ -88,7 +88,7 @@ def start_recipe(
     data = load_data(name, resolution=32, on_corrupt=on_corrupt)  # to count, and to hear of damage first
     sizes = _Sizes.of(data.size("train"), side, trained.resolution, speed, seconds * _TRAIN)
     batch = max(2, min(64, data.size("train")))
-    phases, finetune, space = schedule(sizes.images, sizes.seen, sizes.resolution)
+    phases, finetune, space = schedule(sizes.images, data.size("val"), sizes.seen, sizes.resolution)
     value = {
         "name": "start",
         "about": f"chosen for {start}, {data.size('train')} training images of {side} px and {seconds / 60:.3g} minutes",
@@ -103,11 +103,16 @@ def start_recipe(
     return read(yaml.safe_dump(value), origin="recipe for a start")
 
 
-def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+def schedule(
+    images: int, held_out: int, seen: float, resolution: int
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
     """The phases of the super-network, the fine-tuning of the found network and the choices of the space, as a recipe has
-    them, when `seen` images are trained on in all and an epoch has `images`."""
+    them, when `seen` images are trained on in all. An epoch has `images`, that of the found network `held_out` more: once it
+    is found, nothing is chosen by them any longer, and they are a fifth of what users have."""
     long = LONG["multipath"] * seen >= _LEAST_PATHS
-    epochs = {name: _epochs(share * seen / images) for name, share in (LONG if long else SHORT).items()}
+    sizes = {"finetune": images + held_out}
+    shares = (LONG if long else SHORT).items()
+    epochs = {name: _epochs(share * seen / sizes.get(name, images)) for name, share in shares}
     calm = {"mixup": 0, "auto_augment": None, "crop_padding": max(1, resolution // 8)}
     phases: list[dict[str, Any]] = [
         {"method": "classifier", "epochs": epochs["classifier"], "lr": 0.1, **calm},
@@ -119,7 +124,8 @@ def schedule(images: int, seen: float, resolution: int) -> tuple[list[dict[str, 
              "curriculum_epochs": epochs["multipath"] / 4, **calm}
         )  # fmt: skip
     teacher = {"distill": 0.5, "temperature": 2.0} if long else {"distill": 0.0, "distill_features": FEATURES}
-    finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": {"lr": 0.02, **teacher, **calm}}
+    options = {"lr": 0.02, "split": "train+val", **teacher, **calm}
+    finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": options}
     space = {"expands": [0.5, 0.75, 1.0], "kernels": True} if long else {"expands": [1.0], "kernels": False}
     return phases, finetune, space
 

@@ -191,6 +191,7 @@ def _accuracy_cards(files: RunFiles) -> list[str]:
     rows: list[tuple[float | None, str]] = []
     if files.accuracy is not None:
         rows = [(files.accuracy.test, "on test images"), (files.accuracy.val, "on held-out images")]
+        rows.append((files.accuracy.learnt, "of held-out images that it learnt from at the end"))
     if files.search is not None:
         rows.append((files.search.accuracy, "with the super-network's weights, held-out images"))
     figures = [(f"{value:.2%}", escape(text)) for value, text in rows if value is not None]

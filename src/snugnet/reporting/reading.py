@@ -63,6 +63,7 @@ class AccuracyFile(_Fields):
 
     val: float | None = None
     test: float | None = None
+    learnt: float | None = None
     architecture: str | None = None
 
 
