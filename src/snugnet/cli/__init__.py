@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import sys
 import warnings
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import typer
 
 _INTERRUPTED = 130
+_COLLECT_AFTER = 100_000  # new objects: importing torch makes hundreds of thousands, none of them garbage
 
 # verb -> module of this package with a function of that name, imported on use of the command line only: importing the
 # package does nothing.
@@ -45,6 +47,7 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    gc.set_threshold(_COLLECT_AFTER)
     sys.exit(execute(arguments))
 
 

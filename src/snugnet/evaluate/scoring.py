@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from snugnet.data.dataset import Data
 from snugnet.errors import BadInput
 from snugnet.nets import Network, Supernet, extract, recalibrate
+from snugnet.nets.extraction import fold
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 
@@ -242,7 +243,7 @@ def subnetwork_answers(
     seed: int = 0,
 ) -> Answers:
     """Answers of one sub-network, recalibrated and fed at its own resolution."""
-    network = subnetwork(supernet, architecture, images, seed=seed)
+    network = fold(subnetwork(supernet, architecture, images, seed=seed))
     return answers(network, images, split, limit=limit, resolution=architecture.resolution)
 
 

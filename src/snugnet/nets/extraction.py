@@ -53,7 +53,12 @@ def extract_largest(supernet: Supernet) -> Network:
 def folded(network: M) -> M:
     """A copy in evaluation mode whose BNs are part of the convolutions before them: the same answers, sooner (a teacher of
     50 images of 96 px: 0.10 s instead of 0.17 to 0.23)."""
-    network = copy.deepcopy(network).eval()
+    return fold(copy.deepcopy(network))
+
+
+def fold(network: M) -> M:
+    """`folded` without a copy, for who has no other use for the network."""
+    network.eval()
     for unit in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
         conv, norm = getattr(unit, "conv", None), getattr(unit, "norm", None)
         if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
