@@ -15,8 +15,10 @@ from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.evaluate.scoring import accuracy
 from snugnet.fitting import find, fit, read
 from snugnet.fitting.fit_data import _kept_start
+from snugnet.fitting.recipe import FinetuneSection
 from snugnet.fitting.runs import first_supernet, open_run
 from snugnet.fitting.starting import _Sizes, schedule, seconds_of, start_recipe
+from snugnet.fitting.timekeeping import epochs_within
 from snugnet.nets.elasticise import elastic
 from snugnet.nets.trained import load_start
 from snugnet.space.sampling import largest
@@ -92,7 +94,13 @@ def test_paths_train_and_the_start_teaches_where_there_is_time_for_both():
 def test_few_steps_begin_at_the_weights_of_the_start(pets, tmp_path):
     """One step of a tiny rate: what is shipped is the start's block, not what the phases made of it; or, where that fell
     behind the trained super-network, the latter."""
-    tiny = ["finetune.epochs=1", "finetune.options.lr=1e-6", "finetune.options.ema=null", "train.phases[1].lr=0.05"]
+    tiny = [
+        "finetune.epochs=1",
+        "finetune.run_seconds=null",
+        "finetune.options.lr=1e-6",
+        "finetune.options.ema=null",
+        "train.phases[1].lr=0.05",
+    ]
     fit(
         pets,
         {"macs": "70%"},
@@ -138,6 +146,10 @@ def test_the_whole_way(pets, tmp_path, capsys):
     (curve,) = (tmp_path / "run" / "finetune").glob("*/train.jsonl")
     assert not any("accuracy" in line for line in curve.read_text().splitlines())
     assert "val" not in result.accuracies and {"test", "learnt", "before"} <= result.accuracies.keys()
+    # Four seconds were over long ago: half of the recipe's epochs, decided once.
+    asked = open_run(tmp_path / "run").recipe.finetune.epochs
+    assert json.loads((tmp_path / "run" / "epochs.json").read_text())["epochs"] == asked / 2
+    assert any(line.startswith(f"finetune: {asked / 2:g} epochs for 4 s in all") for line in lines)
     # The teacher is the largest network as phase one left it, before the paths trained.
     teacher = load_file(tmp_path / "run" / "teacher.safetensors")
     final = load_file(tmp_path / "run" / "supernet.safetensors")
@@ -236,3 +248,11 @@ def test_many_images_and_little_time_train_a_part_of_an_epoch():
         phases, finetune, _ = schedule(images, images // 4, seen, 64)
         epochs = [*(phase["epochs"] for phase in phases), 1.25 * finetune["epochs"]]
         assert sum(epochs) * images == pytest.approx(seen, rel=0.05)
+
+
+@pytest.mark.parametrize(("spent", "epochs"), [(0, 16), (300, 10), (400, 6.67), (700, 4), (1e6, 4)])
+def test_the_found_network_gets_the_time_that_is_left_between_half_and_twice_its_epochs(spent, epochs):
+    section = FinetuneSection(epochs=8, run_seconds=620)
+    assert epochs_within(section, spent, 22.0, 600) == pytest.approx(epochs, abs=0.01)
+    assert epochs_within(FinetuneSection(epochs=8), spent, 22.0, 600) == 8
+    assert epochs_within(FinetuneSection(epochs=0, run_seconds=9), spent, 22.0, 600) == 0

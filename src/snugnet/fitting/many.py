@@ -229,6 +229,7 @@ class _Many:
         value |= {"budget": self._limits(name)}
         value["devices"].update({label: part.model_dump() for label, part in self.file.devices.items()})
         value["search"]["front"] = 0
+        value["finetune"]["run_seconds"] = None  # a time for one network, not for many side by side
         if not self.finetune:
             value["finetune"] |= {"epochs": 0, "scratch": False}
         return read(yaml.safe_dump(value, sort_keys=False), origin=f"budget {name}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -39,7 +40,7 @@ from snugnet.executors import Shared
 from snugnet.fitting import runs
 from snugnet.fitting.finetuning import finetune_method, require_training
 from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
-from snugnet.fitting.recipe import MeasureSection, Recipe
+from snugnet.fitting.recipe import FinetuneSection, MeasureSection, Recipe
 from snugnet.fitting.tasks import (
     Goal,
     Parts,
@@ -51,6 +52,7 @@ from snugnet.fitting.tasks import (
     search_task,
     train_task,
 )
+from snugnet.fitting.timekeeping import epochs_left
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
@@ -392,14 +394,33 @@ class Pipeline:
         self.steps.step("front", inputs, ["front.json"], work)
 
     def _finetune(self) -> None:
-        section = self.recipe.finetune
+        section = self._timed_section()
+        goal = replace(self.goal, recipe=self.recipe.model_copy(update={"finetune": section}))
 
         def work() -> str:
             found, options = self.result.architecture, (self.folder, self.threads, self.progress)
-            return self.work.together(finetune_task, self.parts, self.goal, found, *options)
+            return self.work.together(finetune_task, self.parts, goal, found, *options)
 
         inputs = [self._hashes("architecture.json", "supernet.safetensors"), section.model_dump(mode="json")]
         self.steps.step("finetune", inputs, ["network.safetensors", "accuracy.json"], work)
+
+    def _timed_section(self) -> FinetuneSection:
+        """How the found network is trained, with epochs for the time that is left; once decided, kept for the next start."""
+        section, path = self.recipe.finetune, self.folder / "epochs.json"
+        identity = [self._hashes("architecture.json", "supernet.safetensors"), section.model_dump(mode="json")]
+        if section.run_seconds is None or not section.epochs:
+            return section
+        saved = read_memo(path, identity)
+        if saved is None:
+            spent, device = sum(self.steps.seconds.values()), runs.compute_device(self.recipe.train.device)
+            with self.work.alone():
+                epochs = epochs_left(section, self.space, self.result.architecture, self.data, spent, device)
+            self._say(
+                f"finetune: {epochs:g} epochs for {section.run_seconds:g} s in all (the recipe: {section.epochs:g})"
+            )
+            saved = {"epochs": epochs}
+            write_memo(path, identity, saved)
+        return section.model_copy(update={"epochs": saved["epochs"]})
 
     def _export(self) -> None:
         devices = {label: device.fingerprint() for label, device in self.devices.items()}

@@ -189,6 +189,8 @@ class FinetuneSection(Section):
     scratch: bool = False
     from_start: bool = False  # with a `start`: from its own weights, not from what phases of training made of them
     batch: int = Field(default=128, ge=1)
+    # Of all steps together: epochs become fewer or more, between half and twice, for the run to come out there.
+    run_seconds: float | None = Field(default=None, gt=0)
     options: dict[str, Any] = Field(default_factory=dict)  # of the method: lr, distill, temperature, mixup, ...
 
 

@@ -12,26 +12,26 @@ has hardly learnt the new classes gives no good answers, and its own published w
 found network. So depth and resolution are searched, the first phases only serve to compare sub-networks, and the found
 network is taught by the features of the start as it was published, on all images, the held-out ones included.
 
-How many images each phase sees follows from the time and from how fast one training step of the starting network is here.
+How many images each phase sees follows from the time and from how fast one training step of the starting network is here;
+the found network's epochs are set again when it is known and the time that is left, too (`timekeeping`).
 The recipe is written into the run like any other, so that it can be edited and run again.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 import yaml
 
 from snugnet.data.dataset import load as load_data
 from snugnet.data.dataset import native_sides
 from snugnet.errors import BadInput
 from snugnet.fitting.recipe import Recipe, read
+from snugnet.fitting.timekeeping import rounded, training_speed
 from snugnet.nets.trained import Trained, load_start
 from snugnet.progress import NullProgress, Progress
 
@@ -98,7 +98,7 @@ def start_recipe(
         "budget": budget,
         "measure": {"seconds": max(20.0, seconds * _MEASURE), "check": 0},
         "search": {"front": 0, "rounds": 5},
-        "finetune": {"batch": batch, **finetune},
+        "finetune": {"batch": batch, "run_seconds": seconds, **finetune},
     }
     return read(yaml.safe_dump(value), origin="recipe for a start")
 
@@ -112,7 +112,7 @@ def schedule(
     long = LONG["multipath"] * seen >= _LEAST_PATHS
     sizes = {"finetune": images + held_out}
     shares = (LONG if long else SHORT).items()
-    epochs = {name: _epochs(share * seen / sizes.get(name, images)) for name, share in shares}
+    epochs = {name: rounded(share * seen / sizes.get(name, images)) for name, share in shares}
     calm = {"mixup": 0, "auto_augment": None, "crop_padding": max(1, resolution // 8)}
     phases: list[dict[str, Any]] = [
         {"method": "classifier", "epochs": epochs["classifier"], "lr": 0.1, **calm},
@@ -128,11 +128,6 @@ def schedule(
     finetune = {"epochs": epochs["finetune"], "from_start": not long, "options": options}
     space = {"expands": [0.5, 0.75, 1.0], "kernels": True} if long else {"expands": [1.0], "kernels": False}
     return phases, finetune, space
-
-
-def _epochs(count: float) -> int | float:
-    """Whole ones where that changes little; else a part is trained, so that many images and little time go together."""
-    return round(count) if count >= 10 else max(0.01, round(count, 2))
 
 
 @final
@@ -159,19 +154,11 @@ class _Sizes:
 
 
 def _speed(trained: Trained, threads: int | None) -> float:
-    """Images per second of a training step at 64 px, the better of two."""
+    """Images per second of a training step at 64 px."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        network: Any = trained.network().train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        images = torch.zeros(32, 3, 64, 64).contiguous(memory_format=torch.channels_last)
-        labels = torch.zeros(32, dtype=torch.long)
-        times = []
-        for _ in range(3):
-            began = time.perf_counter()
-            F.cross_entropy(network(images), labels).backward()
-            times.append(time.perf_counter() - began)
-        return 32 / min(times)
+        return training_speed(trained.network(), 32, 64)
     finally:
         torch.set_num_threads(before)
