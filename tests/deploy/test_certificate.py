@@ -125,9 +125,9 @@ def test_a_busy_moment_is_answered_with_further_sessions_and_stays_in_the_pool(n
         assert line["fits"] == fits == (line["interval"][1] <= line["limit"])
         return fits, line["sessions"]
 
-    assert sessions("25ms", busy=(2,)) == (True, [20.0, 20.0, 30.0, 20.0])
-    fits, often = sessions("25ms", busy=(1, 2, 3, 4, 5))
-    assert (fits, often) == (False, [20.0, 30.0, 30.0, 30.0, 30.0, 30.0]), "one quiet session of six is luck"
+    assert sessions("25ms", busy=(2,)) == (True, [20.0, 20.0, 30.0, 20.0, 20.0, 20.0])
+    fits, often = sessions("25ms", busy=(1, 2, 4))
+    assert (fits, often) == (False, [20.0, 30.0, 30.0, 20.0, 30.0, 20.0]), "half of the sessions is luck"
     assert sessions("17ms", busy=()) == (False, [20.0] * 3), "far over: no busy moment explains that"
     assert sessions("19ms", busy=()) == (False, [20.0] * 6)
 

@@ -147,6 +147,9 @@ def test_of_schemes_that_lose_too_much_the_best_within_the_limit_is_taken(within
     tried = dict(zip(names, (0.6, 0.5, 0.4, 0.7, 0.8), strict=True))
     ms = dict(zip(names, (1.0, 0.9, 0.1, 1.1, 1.2), strict=True))
     assert int8._best_scheme(0.9, tried, ms, 0.01, within).name == names[chosen]
+    assert int8._best_scheme(0.7, tried, ms, 0.01, within).name == names[3], (
+        "one that loses little goes before the limit"
+    )
 
 
 @pytest.mark.parametrize(("ms", "kept"), [((2.0, 1.0), "int8"), ((1.0, 1.5), "float32")])

@@ -138,7 +138,9 @@ def finetune(
     network = run / "network.safetensors"
     if json:
         facts = {"network": str(network), "accuracy": tuned.val, "test_accuracy": tuned.test}
-        facts |= {name: value for name, value in tuned.to_json().items() if name in ("before", "teacher", "worse")}
+        facts |= {
+            name: value for name, value in tuned.to_json().items() if name in ("before", "teacher", "worse", "learnt")
+        }
         print_json({**facts, "architecture": str(architecture)})
     else:
         print(tuned)

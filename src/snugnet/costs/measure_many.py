@@ -72,6 +72,7 @@ def place_by_place(
     by side, and None where `work` has to measure right here."""
     done: dict[str, T] = {}
     failures: dict[str, Exception] = {}
+    showing = threading.Lock()
 
     def visit(labels: Iterable[str], by: Executor | None) -> None:
         for label in labels:
@@ -80,7 +81,8 @@ def place_by_place(
             except Exception as error:
                 failures[label] = error
             if by is not None:
-                progress.update(len(done) + len(failures), f"{label}: {'failed' if label in failures else 'done'}")
+                with showing:  # bars know nothing of threads
+                    progress.update(len(done) + len(failures), f"{label}: {'failed' if label in failures else 'done'}")
 
     places: dict[str, list[str]] = {}
     for label, device in devices.items():

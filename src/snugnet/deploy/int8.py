@@ -2,10 +2,10 @@
 
 Calibration images come from the training split. All schemes (`snugnet.devices.quantise`) are timed side by side with the
 float graph and judged by validation images; the fastest is taken among those that lose at most half of what is allowed,
-which leaves the other half to chance, and the most accurate one where none does; where a limit is told, of those that keep
-it, if any does. What is stated comes from all test images,
-float and int8 alike. A network that int8 makes slower, or that loses more than allowed, stays in float, and the reason is
-said.
+which leaves the other half to chance, and the most accurate one where none does (of those that keep a limit, where one is
+told). Where the network was trained on validation images too, their loss is a little too kind. What is stated comes from
+all test images, float and int8 alike. A network that int8 makes slower, or that loses more than allowed, stays in float,
+and the reason is said.
 """
 
 from __future__ import annotations
@@ -179,10 +179,13 @@ def choose_scheme(
 def _best_scheme(
     exact: float, tried: Mapping[str, float], ms: Mapping[str, float], lose: float, within: float | None
 ) -> Scheme:
-    """The fastest that loses little, else the most accurate: of those within the limit, or of all where none is."""
-    some = [scheme for scheme in SCHEMES if within is not None and ms[scheme.name] <= within] or list(SCHEMES)
-    fine = [scheme for scheme in some if exact - tried[scheme.name] <= lose / 2]
-    return min(fine, key=lambda s: ms[s.name]) if fine else max(some, key=lambda s: tried[s.name])
+    """The fastest that loses little, whatever the limit: a larger network ruined by quantising is no bargain. Else the most
+    accurate: of those within the limit, or of all where none is."""
+    fine = [scheme for scheme in SCHEMES if exact - tried[scheme.name] <= lose / 2]
+    if fine:
+        return min(fine, key=lambda s: ms[s.name])
+    some = [scheme for scheme in SCHEMES if within is not None and ms[scheme.name] <= within]
+    return max(some or SCHEMES, key=lambda s: tried[s.name])
 
 
 def _reason(stated: StatedAccuracy, ratio: float, lose: float) -> str:

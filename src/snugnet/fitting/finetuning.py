@@ -108,7 +108,7 @@ def finetune_found(
     if origin is not None and not method.describe().get("distill"):  # its features say something, its answers do not
         teacher = AtResolution(folded(extract(origin, largest(origin.space))).to(device_of(supernet)))
     beside: dict[str, float] = {}
-    unseen = not section.epochs or method.split != "train+val"  # are held-out images held out to the end?
+    unseen = not section.epochs or "val" not in method.split  # are held-out images held out to the end?
     if section.epochs:
         if not section.scratch and not part:
             beside["before"] = accuracy(network, images)

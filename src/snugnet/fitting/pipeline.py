@@ -32,7 +32,7 @@ from snugnet.deploy.certificate import OpensOnnx, certify
 from snugnet.deploy.export import stamp
 from snugnet.deploy.int8 import export_int8
 from snugnet.deploy.network_file import load
-from snugnet.devices import by_name
+from snugnet.devices import OnnxRuntime, by_name
 from snugnet.devices.device import Device
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded
@@ -91,6 +91,7 @@ class Pipeline:
         """`work`: who computes (`fitting.tasks`); `parts`, `data`: what is open already."""
         self.recipe, self.folder, self.progress, self.threads, self._say = recipe, folder, progress, threads, say
         self.work, self._parts = work or Work(), parts
+        self._in_vain = 0.0  # seconds of training networks that came out over their limit
         self._devices: dict[str, Device] = {}
         self.budget = Budget(recipe.budget)
         if not self.budget:
@@ -270,6 +271,7 @@ class Pipeline:
                 return
             except BudgetExceeded:
                 over = {n: s for n, s in measured_shares(self.folder / "certificate.json").items() if s > 1.0}
+                self._in_vain += self.steps.seconds["finetune"]
                 self._aim_lower(over)
         raise self._unreachable(measured_shares(self.folder / "certificate.json"), "")
 
@@ -412,9 +414,12 @@ class Pipeline:
             return section
         saved = read_memo(path, identity)
         if saved is None:
-            spent, device = sum(self.steps.seconds.values()), runs.compute_device(self.recipe.train.device)
+            took, found = self.steps.seconds, self.result.architecture
+            spent = self._in_vain + sum(s for name, s in took.items() if name not in _AFTER_SEARCH)
             with self.work.alone():
-                epochs = epochs_left(section, self.space, self.result.architecture, self.data, spent, device)
+                device = runs.compute_device(self.recipe.train.device)
+                images = data_for(self.recipe, self.data, found)
+                epochs = epochs_left(section, self.space, found, images, spent, device)
             self._say(
                 f"finetune: {epochs:g} epochs for {section.run_seconds:g} s in all (the recipe: {section.epochs:g})"
             )
@@ -444,8 +449,10 @@ class Pipeline:
                 accuracy = None
                 if self._eight:
                     data = data_for(self.recipe, self.data, found)
-                    within = min(self.promised.amount(name, 0.0) for name in self.places)
-                    options: dict[str, Any] = {"always": True, "within": within, "progress": self.progress}
+                    options: dict[str, Any] = {"always": True, "progress": self.progress}
+                    if [type(device) for device in self.devices.values()] == [OnnxRuntime]:  # schemes are timed there
+                        (name,) = self.places
+                        options |= {"within": self.promised.amount(name, 0.0), "device": self.device(name)}
                     small = export_int8(path, path.with_suffix(".int8.onnx"), data, **options)
                     self._say(f"{small.message} ({small.scheme})")
                     path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
@@ -469,6 +476,7 @@ class Pipeline:
         self.steps.step("report", self._hashes(*_SHOWN, *self._table_files, *checks), ["report.html"], work)
 
 
+_AFTER_SEARCH = ("finetune", "export and certify", "front", "report")  # of this budget, or of one before it
 _NOTHING_SMALLER = " (nothing smaller is left in the space)"
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from snugnet.data.dataset import Data
 from snugnet.fitting.finetuning import AtResolution, finetune_method
 from snugnet.fitting.recipe import FinetuneSection
-from snugnet.nets import build
+from snugnet.nets import Network, build
 from snugnet.nets.extraction import folded
 from snugnet.space.architecture import Architecture
 from snugnet.space.sampling import largest
@@ -28,12 +28,13 @@ _AFTER = 20.0  # seconds of exporting, certifying and the page
 _FEWEST, _MOST = 0.5, 2.0  # of the recipe's epochs
 
 
-def training_speed(network: torch.nn.Module, batch: int, side: int, teacher: Any = None) -> float:
+def training_speed(network: Network, batch: int, side: int, teacher: Any = None) -> float:
     """Images per second of a training step with `batch` images of `side` pixels, in channels-last memory."""
     move: Any = network.train().to  # the overload with a memory format is missing from torch's type stubs
     move(memory_format=torch.channels_last)
     first = next(network.parameters())
-    images = torch.zeros(batch, 3, side, side, device=first.device).contiguous(memory_format=torch.channels_last)
+    images = torch.zeros(batch, network.plan.stem.in_channels, side, side, device=first.device)
+    images = images.contiguous(memory_format=torch.channels_last)
     labels, times = torch.zeros(batch, dtype=torch.long, device=first.device), []
     for _ in range(_STEPS):
         began = time.perf_counter()
@@ -52,7 +53,7 @@ def epochs_left(
 ) -> int | float:
     """`epochs_within` for the found network, a step of which is timed now, its teacher included."""
     about, teacher = finetune_method(section).describe(), None
-    if section.from_start or about.get("distill"):
+    if not section.scratch and (about.get("distill") or about.get("distill_features")):
         teacher = AtResolution(folded(build(largest(space), space)).to(device))
     speed = training_speed(build(found, space).to(device), section.batch, found.resolution, teacher)
     return epochs_within(section, spent, speed, data.size(str(about.get("split", "train"))))
@@ -63,7 +64,8 @@ def epochs_within(section: FinetuneSection, spent: float, speed: float, images: 
     if section.run_seconds is None or not section.epochs:
         return section.epochs
     possible = (section.run_seconds - spent - _AFTER) * speed / _BESIDE / images
-    return rounded(min(max(possible, _FEWEST * section.epochs), _MOST * section.epochs))
+    fewest = max(_FEWEST * section.epochs, float(finetune_method(section).describe().get("warmup_epochs", 0)))
+    return rounded(min(max(possible, fewest), _MOST * section.epochs))
 
 
 def rounded(epochs: float) -> int | float:
