@@ -1,4 +1,4 @@
-"""`snugnet export`: a network in the forms others take, each checked by what will read it: ONNX, a folder for timm."""
+"""`snugnet export`: a network in the forms others take (ONNX, folders, ExecuTorch), each checked by what will read it."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ HubFolder = Annotated[
         "--hub", metavar="FOLDER", help="Write a folder for a model hub instead, with certificate and README."
     ),
 ]
+PteFile = Annotated[
+    Path | None, typer.Option("--pte", metavar="FILE", help="Write an ExecuTorch programme instead (needs executorch).")
+]
 Licence = Annotated[str, typer.Option("--licence", help="What the README of --hub says, e.g. apache-2.0.")]
 Eight = Annotated[
     bool,
@@ -77,6 +80,7 @@ def export(
     timm: TimmFolder = None,
     hub: HubFolder = None,
     licence: Licence = "",
+    pte: PteFile = None,
     int8: Eight = False,
     lose: Lose = "at-most=0.5%",
     json: Json = False,
@@ -93,12 +97,24 @@ def export(
         answer |= _timm(saved, timm)
     if hub is not None:
         answer |= _hub(network, saved, hub, licence, _images(home, saved, image or []))
+    if pte is not None:
+        answer |= _pte(saved, pte, _images(home, saved, image or []))
     if out is not None or int8 or not answer:
         answer |= _onnx(network, saved, home, out, program, image or [], certificate, table=not json)
     if data is not None:
         answer["int8"] = _int8(Path(answer["path"]), data, most, home)
     if json:
         print_json(answer)
+
+
+def _pte(saved: NetworkFile, target: Path, images: Tensor | None) -> dict[str, Any]:
+    from snugnet.deploy.executorch_file import export_executorch
+
+    say(f"exporting to {target}, which takes 10 to 60 seconds")
+    comparisons = export_executorch(saved.network, target, images=images)
+    worst = max(row.largest for row in comparisons)
+    say(f"wrote {target}; its logits differ from PyTorch's by {worst:.1e} at most")
+    return {"pte": str(target), "pte_comparisons": [asdict(row) for row in comparisons]}
 
 
 def _int8(graph: Path, data: Data, lose: float, home: Path | None) -> dict[str, Any]:

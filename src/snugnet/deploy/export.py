@@ -93,7 +93,7 @@ def export(
     if program is not None:
         check_path(program, ".pt2")
     still, known = frozen_copy(network).cpu(), card or Card()
-    shape = _shape(network, resolution, channels)
+    shape = input_shape(network, resolution, channels)
     check_finite(dict(still.state_dict()))
     if images is not None:
         _check_images(images, shape)
@@ -103,9 +103,9 @@ def export(
     data = _onnx(traced, known, _about(still, shape, classes))
     session = open_session(data, "the exported graph")
 
-    comparisons = _compare("onnx", lambda batch: run_session(session, batch), still, shape, images, tolerance)
+    comparisons = compare("onnx", lambda batch: run_session(session, batch), still, shape, images, tolerance)
     if program is not None:
-        comparisons += _compare("program", traced.module(), still, shape, images, tolerance)
+        comparisons += compare("program", traced.module(), still, shape, images, tolerance)
         write_bytes(program, _program(traced))
     written = write_bytes(path, data)
     return Exported(
@@ -128,7 +128,7 @@ def check_path(path: str | Path, ending: str) -> None:
     check_writable(path)
 
 
-def _shape(network: nn.Module, resolution: int | None, channels: int) -> tuple[int, int, int]:
+def input_shape(network: nn.Module, resolution: int | None, channels: int) -> tuple[int, int, int]:
     if isinstance(network, Network):
         side = network.plan.resolution
         if resolution not in (None, side):
@@ -217,7 +217,7 @@ def _program(traced: Any) -> bytes:
     return stream.getvalue()
 
 
-def _compare(
+def compare(
     form: str, run: Any, still: nn.Module, shape: tuple[int, int, int], images: Tensor | None, tolerance: float
 ) -> list[Comparison]:
     """`run` against the network, on every kind of images and batch; the first real difference is refused."""
