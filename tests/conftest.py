@@ -13,6 +13,15 @@ hypothesis.settings.register_profile("house", deadline=None, derandomize=True, p
 hypothesis.settings.load_profile("house")
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """For tests that fork: OpenMP's threads do not come along, and a child that waits for them waits for ever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def snug(capsys):
     """Run the command line in this process: `code, out, err = snug("zoo", "--json")`."""

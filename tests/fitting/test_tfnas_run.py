@@ -16,6 +16,8 @@ from snugnet.fitting.pipeline import training_costs
 from snugnet.fitting.runs import open_run
 from snugnet.nets import MixedSupernet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RECIPE = """
 name: tiny-tfnas
 data: {name: digits, resolution: 8, subset: {classes: [1, 3, 5, 7, 8]}}

@@ -12,6 +12,8 @@ from snugnet.training import checkpoint, methods, train
 from snugnet.training.gradient_sync import GradientSync, start
 from standin import Plain, Standin, same, toy_data, weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PHASES = [Bilevel(epochs=2, auto_augment=None), Bilevel(epochs=3, auto_augment="cifar10", second_batch=16)]
 OPTIONS = {"batch": 32, "checkpoint_seconds": 0, "evaluator": None, "device": "cpu", "trackers": ()}
 STEPS = 6  # in an epoch

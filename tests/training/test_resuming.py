@@ -13,6 +13,8 @@ from snugnet.errors import BadInput, DamagedFile
 from snugnet.training import checkpoint, methods, train
 from standin import Plain, Standin, same, toy_data, weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PHASES = [
     methods.largest(epochs=3, auto_augment=None, crop_padding=1, ema=0.99),
     methods.multipath(epochs=3, auto_augment="cifar10", distill=0.5, crop_padding=1),

@@ -24,6 +24,8 @@ from snugnet.training.method import Step
 from snugnet.training.optimiser import learning_rate
 from standin import SPACE, Standin, same, toy_data, weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CALM = {"auto_augment": None, "warmup_epochs": 0}
 MADE = {
     "sandwich": methods.sandwich(**CALM),

@@ -28,6 +28,8 @@ from snugnet.training.methods._tfnas import ArchitectureAdam, ExpectedCosts
 from snugnet.training.optimiser import build, learning_rate
 from standin import same, toy_data, weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RULES = BlockRules(se_of="input", se_divisor=1, se_act="block", se_gate="sigmoid", share=False)
 CHOICES = tuple(
     BlockChoice(kernel=k, expand=e, expand_range=r, se=s)
