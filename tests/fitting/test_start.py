@@ -148,8 +148,9 @@ def test_the_whole_way(pets, tmp_path, capsys):
     assert "val" not in result.accuracies and {"test", "learnt", "before"} <= result.accuracies.keys()
     # Four seconds were over long ago: half of the recipe's epochs, decided once.
     asked = open_run(tmp_path / "run").recipe.finetune.epochs
-    assert json.loads((tmp_path / "run" / "epochs.json").read_text())["epochs"] == asked / 2
-    assert any(line.startswith(f"finetune: {asked / 2:g} epochs for 4 s in all") for line in lines)
+    epochs = json.loads((tmp_path / "run" / "epochs.json").read_text())["epochs"]
+    assert epochs == pytest.approx(max(asked / 2, 0.01), abs=0.0051 if asked < 20 else 0.51)
+    assert any(line.startswith(f"finetune: {epochs:g} epochs for 4 s in all") for line in lines)
     # The teacher is the largest network as phase one left it, before the paths trained.
     teacher = load_file(tmp_path / "run" / "teacher.safetensors")
     final = load_file(tmp_path / "run" / "supernet.safetensors")
