@@ -145,7 +145,8 @@ def test_the_whole_way(pets, tmp_path, capsys):
     # The found network learns from the held-out images too: no curve of them, and no accuracy that says held-out.
     (curve,) = (tmp_path / "run" / "finetune").glob("*/train.jsonl")
     assert not any("accuracy" in line for line in curve.read_text().splitlines())
-    assert "val" not in result.accuracies and {"test", "learnt", "before"} <= result.accuracies.keys()
+    told, kept = result.accuracies.keys(), "worse" not in result.accuracies  # a few steps may do harm
+    assert {"test", "before"} <= told and ("val" in told) != kept and ("learnt" in told) == kept
     # Four seconds were over long ago: half of the recipe's epochs, decided once.
     asked = open_run(tmp_path / "run").recipe.finetune.epochs
     epochs = json.loads((tmp_path / "run" / "epochs.json").read_text())["epochs"]
