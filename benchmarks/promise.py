@@ -36,7 +36,7 @@ from snugnet.devices import by_name
 from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BudgetExceeded
 from snugnet.fitting.measured import Factors, MeasuredLoop, lowered
-from snugnet.fitting.pipeline import measured_shares
+from snugnet.fitting.places import measured_shares
 from snugnet.nets import build
 from snugnet.searching import SearchResult
 from snugnet.searching.context import search_context

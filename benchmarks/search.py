@@ -6,13 +6,15 @@
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
 searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of what others evaluated.
-Held-out images are parted: methods see some, their networks are judged by the others, and once by test images, which decide
-nothing. Evaluations are remembered (a network's score is a number); they count all the same.
+Every seed parts the images anew: to train with, to choose by (what methods see), to judge by; test images are looked at once
+and decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
 
 A part (data set, seed, count, method) is a file in --work: a killed run goes on, a changed method is run again alone.
 Errors of means are clustered twice, by distinct pair of networks and by super-network; the greater of the two is `error`.
-Regret: all networks of a small part of the space are evaluated, on the images methods see (`regret_seen`) and on the others
-(`regret`). Correlations: prior, posterior without each network, and gradients, against random networks.
+Regret: all networks of a small part of the space are evaluated, on the images methods see (`regret_seen`) and on two halves
+of the others: the best by one half is valued by the other, for the best of a thousand noisy values is partly luck (`regret`,
+the mean of both ways; below zero where a method does better than so many images would). Correlations: prior, posterior
+without each network, and gradients, against random networks.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ from snugnet.training.checkpoint import load_weights
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from brute_force import enumerate_choices
-from search_summary import METHODS, markdown, regret_summary, summary
+from search_summary import EXTRA, METHODS, markdown, regret_summary, summary
 
 BUDGETS = 10
-PART_IMAGES = 2000  # that judge each network of an enumerated part
+PART_IMAGES = 5000  # that judge each network of an enumerated part, in two halves
 FW_STEPS = 60  # of 64 images each, beside the networks that count
 
 
@@ -77,9 +79,9 @@ class Setting:
 
 
 SETTINGS = {
-    "digits": Setting(16, 722, 360, 360, 355, (30, 60), 32),
-    "fashion-mnist": Setting(20, 20000, 1000, 4000, 5000, (4, 8)),
-    "cifar10": Setting(32, 20000, 1000, 4000, 5000, (4, 8)),
+    "digits": Setting(16, 482, 480, 480, 355, (45, 90), 32),
+    "fashion-mnist": Setting(20, 20000, 5000, 10000, 10000, (4, 8)),
+    "cifar10": Setting(32, 20000, 5000, 10000, 10000, (4, 8)),
 }
 QUICK = Setting(16, 400, 64, 128, 128, (1, 1))
 
@@ -92,6 +94,7 @@ def contestants(count: int) -> dict[str, SearchMethod]:
         "evolution": Evolution(population=16, rounds=4 * count, mutations=4, crossovers=3),
         "instant": Instant(evidence=evidence, most_evidence=evidence, enough=2.0, candidates=count),
         "bcsfw": Bcsfw(steps=FW_STEPS, candidates=count),
+        EXTRA: Bcsfw(steps=Adaptive().passes, candidates=count),
         "adaptive": Adaptive(evaluations=count, further=count, stop_early=False),
     }
 
@@ -121,9 +124,11 @@ class Bench:
 
     def __init__(self, name: str, seed: int, setting: Setting, work: Path) -> None:
         self.name, self.seed, self.setting, self.work = name, seed, setting, work
-        self.data, judged = split(load(name, resolution=setting.resolution), setting)
+        self.data, self.judged = split(load(name, resolution=setting.resolution), setting, seed)
         self.supernet = self._trained()
-        self.seen, self.judge, self.test = self._evaluators(self.supernet, judged)
+        self.seen = self._evaluator("seen", self.data, setting.choose)
+        self.judge = self._evaluator("judge", self.judged, setting.judge)
+        self.test = self._evaluator("test", self.data, setting.test, part="test")
 
     def _trained(self) -> Supernet:
         path, space = (
@@ -149,16 +154,11 @@ class Bench:
         supernet.load_state_dict(load_weights(path))
         return supernet.eval()
 
-    def _evaluators(self, supernet: Supernet, judged: Data, mark: str = "") -> tuple[Evaluator, Evaluator, Evaluator]:
-        def made(data: Data, kind: str, part: str, images: int) -> Evaluator:
-            journal = self.work / f"{mark}{kind}.jsonl"
-            return Evaluator(supernet, data, split=part, limit=images, closer=images, memory=journal)
-
-        return (
-            made(self.data, "seen", "val", self.setting.choose),
-            made(judged, "judge", "val", min(self.setting.judge, PART_IMAGES) if mark else self.setting.judge),
-            made(self.data, "test", "test", self.setting.test),
-        )
+    def _evaluator(
+        self, kind: str, data: Data, images: int, *, part: str = "val", of: Supernet | None = None
+    ) -> Evaluator:
+        memory = self.work / f"{kind}.jsonl"
+        return Evaluator(of or self.supernet, data, split=part, limit=images, closer=images, memory=memory)
 
     def part(self, kind: str, make: Callable[[], Any]) -> Any:
         """A part of the results, from its file or made now."""
@@ -202,17 +202,25 @@ class Bench:
     def regret(self, counts: Sequence[int], choices: int, repeats: int) -> dict[str, Any]:
         """What each method loses against the best of all networks of a small part of the space."""
         part = part_of(self.supernet, choices)
-        seen, judge, _ = self._evaluators(part, self.judge.data, "part-")
+        seen = self._evaluator("part-seen", self.data, self.setting.choose, of=part)
         everything = feasible(part.space, [], {})
         networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
-        values = {kind: {a: one(a).score for a in networks} for kind, one in (("_seen", seen), ("", judge))}
+        values = {"seen": {a: seen(a).score for a in networks}}
+        half = min(self.setting.judge, PART_IMAGES) // 2
+        for number, name in enumerate("ab"):
+            one = self._evaluator(f"part-{name}", _some(self.judged, number * half, half), half, of=part)
+            values[name] = {a: one(a).score for a in networks}
+        lists = {kind: list(of.values()) for kind, of in values.items()}
         told: dict[str, Any] = {
             "networks": len(networks),
-            "deviation": float(np.std(list(values[""].values()))),
-            "seen_judged_correlation": float(np.corrcoef(*(list(v.values()) for v in values.values()))[0, 1]),
+            "deviation": float(np.std(np.mean([lists["a"], lists["b"]], axis=0))),
+            "seen_judged_correlation": float(np.corrcoef(lists["seen"], lists["a"])[0, 1]),
+            "judged_correlation": float(np.corrcoef(lists["a"], lists["b"])[0, 1]),
         }
         for count in counts:
             for name, method in contestants(count).items():
+                if name == EXTRA:
+                    continue
                 lost: dict[str, list[float]] = {"_seen": [], "": []}
                 for seed in range(repeats):
                     with tempfile.TemporaryDirectory() as home:
@@ -221,8 +229,10 @@ class Bench:
                             limits = limits_of(part.space, [], budget)
                             inside = [a for a in networks if limits.fits(a)]
                             chosen, _ = contest.run(budget, seed=seed)
-                            for kind, of in values.items():
-                                lost[kind].append(max(of[a] for a in inside) - of[chosen])
+                            best = {kind: max(inside, key=of.__getitem__) for kind, of in values.items()}
+                            gaps = {kind: of[best[_OTHER[kind]]] - of[chosen] for kind, of in values.items()}
+                            lost["_seen"].append(gaps["seen"])
+                            lost[""].append((gaps["a"] + gaps["b"]) / 2)
                 row = {f"regret{kind}": float(np.mean(x)) for kind, x in lost.items()}
                 told[f"{name} {count}"] = {**row, "regrets": [round(x, 5) for x in lost[""]]}
         return told
@@ -285,11 +295,20 @@ class Contest:
         return found, counted
 
 
-def split(data: Data, setting: Setting) -> tuple[Data, Data]:
+_OTHER = {"seen": "seen", "a": "b", "b": "a"}  # by which images the best network of an enumerated part is chosen
+
+
+def _some(data: Data, first: int, count: int) -> Data:
+    """The same with some of its held-out images."""
+    assert isinstance(data, InMemory)
+    return replace(data, index={**data.index, "val": data.index["val"][first : first + count]})
+
+
+def split(data: Data, setting: Setting, seed: int) -> tuple[Data, Data]:
     """Images to train with, to choose by and to test with; and the same with other held-out images, to judge by."""
     assert isinstance(data, InMemory)
     held = data.positions("train+val")
-    held = held[torch.from_numpy(np.random.default_rng(0).permutation(len(held)))]
+    held = held[torch.from_numpy(np.random.default_rng(seed).permutation(len(held)))]
     choose, judge, rest = (
         held[: setting.choose],
         held[setting.choose : setting.choose + setting.judge],
@@ -342,6 +361,7 @@ def collected(
             for count in counts:
                 paths = [home / f"compare-{count}-{method}.json" for method in METHODS]
                 if all(path.exists() for path in paths):
+                    paths += [path for path in [home / f"compare-{count}-{EXTRA}.json"] if path.exists()]
                     done.append(f"{name} {seed} {count}")
                     found = [row for path in paths for row in read_json(path)["rows"]]
                     rows += [{"set": name, "seed": seed, "count": count, **row} for row in found]
@@ -390,7 +410,7 @@ def main() -> None:
                 if kind == "correlations":
                     bench.part(kind, lambda b=bench: b.correlations(32 if chosen.quick else 100))
                 elif kind != "regret":
-                    for method in METHODS:
+                    for method in (*METHODS, *([EXTRA] if kind == str(counts[0]) else [])):
                         bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))
                 elif seed == 0:
                     bench.part(kind, lambda b=bench: b.regret(counts[:1], 2, 2))

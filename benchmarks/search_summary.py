@@ -14,6 +14,7 @@ import numpy as np
 
 OTHERS = ("random", "evolution", "instant", "bcsfw")
 METHODS = (*OTHERS, "adaptive")
+EXTRA = "bcsfw-24"  # Frank-Wolfe with as many differentiated images as `adaptive` has at the most; where it was run
 KINDS = ("regret", "regret_seen")
 
 
@@ -25,7 +26,7 @@ def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]
         for count in counts:
             here = [row for row in some if row["count"] == count]
             ours = {case(row): row for row in here if row["method"] == "adaptive"}
-            for name in OTHERS:
+            for name in (*OTHERS, EXTRA):
                 pairs = [(ours[case(row)], row) for row in here if row["method"] == name and case(row) in ours]
                 if pairs:
                     told.setdefault(place, {}).setdefault(str(count), {})[name] = {
@@ -81,11 +82,15 @@ def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> d
 
 def markdown(facts: dict[str, Any]) -> str:
     """The summary as tables: a row a place and number of networks, in hundredths of score and points of accuracy."""
-    lines = ["| | networks | " + " | ".join(f"minus {name}" for name in OTHERS) + " |", "|---|---|---|---|---|---|"]
+    others = (*OTHERS, EXTRA)
+    lines = [
+        "| | networks | " + " | ".join(f"minus {name}" for name in others) + " |",
+        "|---" * (len(others) + 2) + "|",
+    ]
     for place, by_count in facts["summary"].items():
         for count, by_name in by_count.items():
             for field, label in (("score", "score"), ("accuracy", "accuracy"), ("test_accuracy", "test accuracy")):
-                cells = [_cell(by_name[name][field]) if name in by_name else "-" for name in OTHERS]
+                cells = [_cell(by_name[name][field]) if name in by_name else "-" for name in others]
                 lines.append(f"| {place}, {label} x 100 | {count} | " + " | ".join(cells) + " |")
     for count, by_name in facts["regret"].items():
         for kind in KINDS:

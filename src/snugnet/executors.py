@@ -12,9 +12,12 @@ replaced, and its task done again, a few times.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import multiprocessing
 import os
 import pickle
+import platform
 import queue
 import signal
 import sys
@@ -183,7 +186,7 @@ class LocalExecutor(Executor):
         if error is not None:  # nobody waits for what is still computed
             self.shutdown(wait=False, cancel_futures=True)
             for worker in list(self._workers):
-                worker.end()
+                worker.end(patience=0.0)
         self.shutdown(wait=True)
 
     def _serve(self) -> None:
@@ -246,8 +249,10 @@ class _Worker:
         done: tuple[bool, Any] = pickle.loads(self._pipe.recv_bytes())
         return done
 
-    def end(self) -> None:
+    def end(self, patience: float = 5.0) -> None:
+        """An idle worker ends by itself, and gives back what it holds; one at work is stopped when patience ends."""
         self._pipe.close()
+        self._process.join(patience)
         self._process.terminate()
         self._process.join()
 
@@ -256,6 +261,7 @@ def _work(pipe: Any, threads: int) -> None:
     """A worker's life."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    keep_freed_memory()
     os.dup2(2, 1)  # standard output belongs to the parent's answer
     while True:
         try:
@@ -268,6 +274,17 @@ def _work(pipe: Any, threads: int) -> None:
         except Exception as error:
             answer = pickle.dumps((False, RuntimeError(f"a task could not travel: {reason_of(error)}")))
         pipe.send_bytes(answer)
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed memory in the process, which asks for as much again at once: given back, it would come anew,
+    page by page, and two processes wait for each other there. False where there is no glibc."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    library: Any = ctypes.CDLL(None)
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of <malloc.h>
+    return bool(library.mallopt(mmap_max, 0)) and bool(library.mallopt(trim_threshold, 2**31 - 1))
 
 
 @contextlib.contextmanager

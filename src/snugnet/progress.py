@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as RichBar
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichBar
+    from rich.progress import TaskID
 
 _PATIENCE = 2.0  # seconds of silence before a bar is worth showing
 _LINE_EVERY = 10.0  # seconds between plain lines off a terminal
@@ -46,6 +46,8 @@ class RichProgress:
     """A bar on a terminal, plain lines elsewhere; nothing for quick work."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self._console = Console(stderr=True)
         self._bar: RichBar | None = None
         self._task: TaskID | None = None
@@ -82,13 +84,15 @@ class RichProgress:
 
     def _draw(self, done: float, note: str) -> None:
         if self._bar is None:
-            self._bar = RichBar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+            from rich import progress as bars  # here: most verbs end before a bar is worth drawing
+
+            self._bar = bars.Progress(
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(),
+                bars.TextColumn("{task.percentage:>3.0f}%"),
+                bars.TimeElapsedColumn(),
+                bars.TimeRemainingColumn(),
+                bars.TextColumn("{task.fields[note]}"),
                 console=self._console,
                 transient=True,
             )

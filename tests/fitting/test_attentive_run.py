@@ -18,7 +18,7 @@ from snugnet.deploy.card import read_certificate
 from snugnet.deploy.network_file import read_network
 from snugnet.errors import BadInput
 from snugnet.fitting import find
-from snugnet.fitting.pipeline import training_costs
+from snugnet.fitting.places import training_costs
 from snugnet.space.layout import Layout
 
 RECIPE = """

@@ -48,12 +48,14 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     gc.set_threshold(_COLLECT_AFTER)
-    sys.exit(execute(arguments))
+    code = execute(arguments)
+    gc.freeze()  # or the interpreter's last collection looks at all of torch: a tenth of a second
+    sys.exit(code)
 
 
 @functools.cache
-def register() -> typer.Typer:
-    """The command line with all verbs."""
+def register(only: str | None = None) -> typer.Typer:
+    """The command line with all verbs, or with the one that was asked for: the others' modules need not be imported."""
     import typer
 
     app = typer.Typer(
@@ -64,7 +66,9 @@ def register() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb, module in VERBS.items():
+    if only is not None:
+        app.callback()(lambda: None)  # else typer makes a single verb the whole command
+    for verb, module in VERBS.items() if only is None else [(only, VERBS[only])]:
         app.command(verb)(getattr(importlib.import_module(f"snugnet.cli.{module}"), verb))
     return app
 
@@ -77,8 +81,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
     # The base of all complaints about the command line itself; typer keeps it to itself.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
-    command = typer.main.get_command(register())
     argv = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    command = typer.main.get_command(register(argv[0] if argv[0] in VERBS else None))
     try:
         with _warnings_as_lines():
             result = command.main(args=argv, standalone_mode=False)

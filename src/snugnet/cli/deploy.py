@@ -66,7 +66,7 @@ def certify(
             raise BadInput(rule, value=devices, remedy="Leave those out; certify on the runtime you then choose.")
         compare(network, devices, read_lose(lose), threads, batch, seconds, json)
         return
-    from snugnet.costs.lazy import open_table  # these bring torch in: not for `snugnet --help`
+    from snugnet.costs.table import open_table  # these bring torch in: not for `snugnet --help`
     from snugnet.deploy import certificate
 
     limits = read_limits(budget or [])

@@ -44,10 +44,11 @@ def many(
 ) -> None:
     """A certified network for every budget, and a page that compares them. Killed at any moment, the same command goes on.
 
-    Every budget begins with the same evidence, what the run knew when `many` was first called, and sees nothing of the
-    others: the networks depend neither on their order nor on --on. Only what is measured differs from time to time. Devices
-    are timed one at a time while nothing else is computed; missing tables of boards are measured side by side, each board
-    by itself. A budget that fails does not stop the others; the exit code is then 1."""
+    Every budget begins with the same evidence, what the run knew when `many` was first called; when all have searched,
+    whatever any of them evaluated competes for all. The networks depend neither on the order of budgets nor on --on. Only
+    what is measured differs from time to time. Devices are timed one at a time while nothing else is computed; missing
+    tables of boards are measured side by side, each board by itself. A budget that fails does not stop the others; the
+    exit code is then 1."""
     from snugnet.executors import open_executor
     from snugnet.fitting.many import many as fit_many
     from snugnet.fitting.many import read_budgets

@@ -164,7 +164,7 @@ def check(
 ) -> None:
     """Measure networks that the table has not seen and compare them with its predictions."""
     from snugnet.costs.check import check_table  # these bring torch in: not for `snugnet --help`
-    from snugnet.costs.lazy import open_table
+    from snugnet.costs.table import open_table
 
     costs = open_table(table, progress=RichProgress())
     if costs.origin["kind"] != "measured":
@@ -229,7 +229,7 @@ def bins(
 ) -> None:
     """Count random networks of a space by their cost. Killed, it goes on; asked for more rows, it adds them."""
     from snugnet.costs.bins import CostBins, bin_architectures
-    from snugnet.costs.lazy import open_table  # brings torch in: not for `snugnet --help`
+    from snugnet.costs.table import open_table  # brings torch in: not for `snugnet --help`
     from snugnet.costs.vectorised import CostLookup
     from snugnet.seeds import Seed as Randomness
     from snugnet.space.gene_columns import GeneColumns

@@ -101,7 +101,7 @@ def timing(seconds: float | None, **usual: Any) -> TimingSettings:
 
 def read_tables(folder: Path, texts: list[str] | None) -> dict[str, CostTable]:
     """The tables named on the command line, by resource; the run's own if none was named."""
-    from snugnet.costs.lazy import open_table  # brings torch in: not for `snugnet --help`
+    from snugnet.costs.table import open_table  # brings torch in: not for `snugnet --help`
     from snugnet.progress import RichProgress
 
     tables: dict[str, CostTable] = {}

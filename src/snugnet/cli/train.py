@@ -55,7 +55,7 @@ def train(
     """Train a super-network. Killed at any moment, the same command goes on to the same result."""
     from snugnet import fitting
     from snugnet.fitting import runs
-    from snugnet.fitting.pipeline import training_costs
+    from snugnet.fitting.places import training_costs
     from snugnet.fitting.tasks import train_recipe
     from snugnet.training.team import leads
 

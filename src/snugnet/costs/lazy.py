@@ -6,8 +6,8 @@ table whose other parts are measured, together, the first time a set of networks
 already are timed along with them: their ratio takes out that the machine is faster or slower than it was.
 
 With `out` the first table is a file, and later parts go to a journal beside it, so that nothing is measured twice;
-`open_table` goes on with it, in the run or on the command line. What `save_table` writes of such a table holds all parts
-known so far.
+`table.open_table` goes on with it, in the run or on the command line. What `save_table` writes of such a table holds all
+parts known so far.
 """
 
 from __future__ import annotations
@@ -95,11 +95,8 @@ def measure_lazily(
     return _on_demand(first, space, device, rules, shown, out)
 
 
-def open_table(path: str | Path, *, progress: Progress | None = None) -> CostTable:
-    """The table in a file. One that `measure_lazily` began goes on being measured, on its own device alone."""
-    first = load_table(path)
-    if not first.origin.get("on_demand"):
-        return first
+def resumed(first: CostTable, path: str | Path, progress: Progress) -> CostTable:
+    """A table that `measure_lazily` began, going on where it ended: on its own device alone."""
     origin = first.origin["device"]
     differs = f"{origin['device']} is not on this machine"
     if origin["device"] in DEVICES and not DEVICES[origin["device"]].missing():
@@ -112,7 +109,7 @@ def open_table(path: str | Path, *, progress: Progress | None = None) -> CostTab
             remedy="Measure all of it there (`snugnet measure` without --lazy), and use that table.",
         )
     space = space_from_json(first.origin["definition"], str(path))
-    return _on_demand(first, space, device, TimingSettings(), progress or NullProgress(), path)
+    return _on_demand(first, space, device, TimingSettings(), progress, path)
 
 
 def known_table(path: str | Path) -> CostTable:

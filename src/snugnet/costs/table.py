@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from snugnet.costs import analytic
 from snugnet.errors import DamagedFile, TableMismatch, UnknownName
+from snugnet.progress import NullProgress, Progress
 from snugnet.space.layout import Layout
 from snugnet.space.reading import space_to_json
 from snugnet.space.space import SearchSpace
@@ -322,6 +323,16 @@ def save_table(table: CostTable, path: str | Path) -> Path:
         "parts": parts,
     }
     return write_json(path, {**value, "marks": _marks(value)})
+
+
+def open_table(path: str | Path, *, progress: Progress | None = None) -> CostTable:
+    """The table in a file. One that `measure_lazily` began goes on being measured, on its own device alone."""
+    first = load_table(path)
+    if not first.origin.get("on_demand"):
+        return first
+    from snugnet.costs.lazy import resumed  # here: what measures brings torch and runtimes in
+
+    return resumed(first, path, progress or NullProgress())
 
 
 def load_table(path: str | Path) -> CostTable:

@@ -13,17 +13,15 @@ and after the calls, and the time between the two is read once the second has pa
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, final
+from typing import ClassVar, Final, final
 
 import torch
 
 from snugnet.devices.agent import cpu_clock
 from snugnet.devices.device import Device, Fingerprint, Runnable, common_fingerprint, frozen_copy
+from snugnet.executors import keep_freed_memory
 
 _DTYPES: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -149,13 +147,3 @@ def fixed_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@functools.cache
-def keep_freed_memory() -> bool:
-    """Ask glibc to keep freed memory in the process; False where there is no glibc."""
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    library: Any = ctypes.CDLL(None)
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of <malloc.h>
-    return bool(library.mallopt(mmap_max, 0)) and bool(library.mallopt(trim_threshold, 2**31 - 1))

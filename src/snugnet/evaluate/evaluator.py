@@ -143,6 +143,12 @@ class Evaluator:
         full = [a for a in candidates if (a, self.full_images) in self._scores]
         return max([chosen, *full], key=lambda a: self.evaluate_full(a).score)
 
+    def learn_from(self, other: Evaluator) -> None:
+        """Remember what another one of the same weights and images has evaluated."""
+        for (network, images), score in other._scores.items():
+            if (network, images) not in self._scores:
+                self._remember(network, images, score)
+
     def identity(self) -> str:
         """What scores depend on, apart from the network and the number of images."""
         weights = tensors_fingerprint(self.supernet.state_dict())

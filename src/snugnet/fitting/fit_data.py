@@ -25,7 +25,7 @@ from snugnet.errors import UnknownName
 from snugnet.fitting.pipeline import Pipeline
 from snugnet.fitting.recipe import Recipe, find, names, read
 from snugnet.fitting.starting import DEFAULT_TIME, seconds_of, start_recipe
-from snugnet.fitting.tasks import TeamWork, Work
+from snugnet.fitting.work import TeamWork, Work
 from snugnet.nets.trained import read_trained
 from snugnet.progress import NullProgress, Progress
 from snugnet.space.architecture import Architecture

@@ -4,22 +4,26 @@
 
 Every budget has a folder of its own, RUN/many/NAME, which is a run folder like any other. Searches, fine-tuning and exports
 are tasks (`fitting.tasks`) for any executor. What a budget comes to depends neither on the order of budgets nor on who
-computes: all begin with the same evidence, what the run knew when `many` was first called (kept in RUN/many/_evidence), and
-none sees what another one evaluates. Only what is measured differs from time to time. Devices are timed by this process, one
-at a time, while no task runs (`Turns`); before there are any tasks, tables of boards are measured side by side
-(`costs.measure_many`). A budget that fails does not stop the others; the same call goes on with what is missing.
+computes: all begin with the same evidence, what the run knew when `many` was first called (RUN/many/_evidence), and none
+sees what another one evaluates while it searches. When all have searched, every network that any of them evaluated competes
+for every budget it fits (RUN/many/_settled), so no larger budget gets a network that a smaller one has beaten. Only what is
+measured differs from time to time. Devices are timed by this process, one at a time, while no task runs (`Turns`); before
+there are any tasks, tables of boards are measured side by side (`costs.measure_many`). A budget that fails does not stop the
+others; the same call goes on with what is missing.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -32,16 +36,30 @@ from snugnet.deploy.card import read_certificate
 from snugnet.devices.device import Device
 from snugnet.errors import BadInput, explained
 from snugnet.executors import Shared, share
-from snugnet.fitting.pipeline import Pipeline, referred, table_file
+from snugnet.fitting.pipeline import First, Pipeline
+from snugnet.fitting.places import referred, table_file
 from snugnet.fitting.recipe import MeasureSection, Recipe, Section, read
 from snugnet.fitting.runs import Run, init_run, open_run
-from snugnet.fitting.tasks import Parts, Work, begin_task
+from snugnet.fitting.tasks import Parts, begin_task, settle_task
+from snugnet.fitting.work import SplitWork, Turns, Work
 from snugnet.progress import NullProgress, Progress
 from snugnet.reporting.comparison import comparison_page
-from snugnet.store import Say, StepCache, fingerprint, parse_yaml, read_json, read_text, sha256, write_json, write_text
+from snugnet.store import (
+    Say,
+    StepCache,
+    fingerprint,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_text,
+    sha256,
+    write_json,
+    write_text,
+)
 
 T = TypeVar("T")
-_EVIDENCE = "_evidence"
+_EVIDENCE, _SETTLED = "_evidence", "_settled"
+_FIRST = "first"  # in a budget's folder: its own search, before all competed
 _KNOWLEDGE = ("evaluations.jsonl", "prior.json", "worths.json")  # what searches of a run leave for later ones
 _LINKED = ("supernet.safetensors", "teacher.safetensors")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -124,60 +142,6 @@ def many(
         torch.set_num_threads(before)
 
 
-@final
-class Turns:
-    """Computing and timing take turns: a device is timed when everybody has stopped, by one at a time; those who wait for
-    it go before anybody computes again."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._working = self._waiting = 0
-        self._timing = False
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._timing)
-            self._working += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._working -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """For somebody who is `working`."""
-        with self._changed:
-            self._working, self._waiting = self._working - 1, self._waiting + 1
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._working and not self._timing)
-            self._waiting, self._timing = self._waiting - 1, True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._timing = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._timing and not self._waiting)
-                self._working += 1
-
-
-@final
-class _Split(Work):
-    """Tasks by an executor, devices by turns."""
-
-    def __init__(self, executor: Executor, turns: Turns) -> None:
-        self._executor, self._turns = executor, turns
-
-    def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        return self._executor.submit(function, *arguments).result()
-
-    def alone(self) -> AbstractContextManager[None]:
-        return self._turns.alone()
-
-
 class _Many:
     def __init__(
         self, folder: Path, file: BudgetFile, executor: Executor | None, finetune: bool, say: Say, progress: Progress
@@ -186,9 +150,10 @@ class _Many:
         self.finetune, self.home = finetune, folder / "many"
         self.opened: Run = open_run(folder)
         self.turns = Turns()
-        self.work = Work() if executor is None else _Split(executor, self.turns)
+        self.work = Work() if executor is None else SplitWork(executor, self.turns)
         self.parts: Shared[Parts] = share(executor, Parts(supernet=self.opened.supernet, data=self.opened.data))
         self.rows: dict[str, dict[str, Any]] = {}
+        self.seconds: dict[str, float] = {}
 
     def run(self) -> ManyResult:
         wholes, pipelines = {}, {}
@@ -201,10 +166,11 @@ class _Many:
                 pipelines[name] = self._prepared(name, whole, failures)
         if pipelines:
             evidence = self._evidence(next(iter(pipelines.values())))
-            self.progress.start(f"{len(self.file.budgets)} budgets", len(self.file.budgets))
-            self._all({name: self._task(name, pipeline, evidence) for name, pipeline in pipelines.items()})
-            self.progress.stop()
-        rows = [self.rows[name] for name in self.file.budgets]
+            first = self._first(pipelines, evidence)
+            left = {name: pipelines[name] for name in first}
+            if left and self._settle(left, first, evidence):
+                self._all("train and certify", {name: self._task(name, one) for name, one in left.items()})
+        rows = [self.rows[name] | {"seconds": round(self.seconds.get(name, 0.0), 1)} for name in self.file.budgets]
         page = self.home / "index.html"
         write_json(self.home / "many.json", {"run": str(self.folder), "budgets": rows})
         write_text(page, comparison_page(self.opened.recipe.name, rows))
@@ -303,40 +269,91 @@ class _Many:
         write_text(home / "of", fingerprint(inputs))
         return home
 
-    def _task(self, name: str, pipeline: Pipeline, evidence: Path) -> Callable[[], None]:
+    def _first(self, pipelines: Mapping[str, Pipeline], evidence: Path) -> dict[str, First]:
+        """Every budget's own search, by name."""
+        found: dict[str, First] = {}
+
+        def task(name: str, pipeline: Pipeline) -> None:
+            folder = pipeline.folder / _FIRST
+            _begin_with(evidence, folder, fingerprint([read_text(evidence / "of"), pipeline.search_inputs()]))
+            found[name] = pipeline.first_search(folder)
+
+        self._all("search", {name: partial(task, name, pipeline) for name, pipeline in pipelines.items()})
+        return {name: found[name] for name in pipelines if name in found}
+
+    def _settle(self, pipelines: Mapping[str, Pipeline], first: Mapping[str, First], evidence: Path) -> bool:
+        """What any budget evaluated, as evidence for all. What goes wrong here concerns all, and is told of each: False."""
+        try:
+            self._settled(pipelines, first, evidence)
+            return True
+        except Exception as error:
+            for name in pipelines:
+                with self._guarded(name):
+                    raise error
+            return False
+
+    def _settled(self, pipelines: Mapping[str, Pipeline], first: Mapping[str, First], evidence: Path) -> None:
+        """In the order of the budgets' names, for theirs must not matter."""
+        home, names = self.home / _SETTLED, sorted(pipelines)
+        sources = [pipelines[name].folder / _FIRST for name in names]
+
+        def work() -> str:
+            goals = [(pipelines[name].goal, first[name].factors) for name in names]
+            self.work.compute(settle_task, self.parts, goals, evidence, sources, home)
+            return "all that was evaluated competes"
+
+        inputs = [
+            [pipelines[name].search_inputs(), first[name].factors, sha256(read_bytes(source / "evaluations.jsonl"))]
+            for name, source in zip(names, sources)
+        ]
+        inputs.append([read_text(evidence / "of")])
+        StepCache(self.home, self.say).step("settle", inputs, [f"{_SETTLED}/evaluations.jsonl"], work)
+        for name, pipeline in pipelines.items():
+            _begin_with(home, pipeline.folder / "search", fingerprint(inputs))
+            pipeline.settle(fingerprint(inputs), first[name])
+
+    def _task(self, name: str, pipeline: Pipeline) -> Callable[[], None]:
         def work() -> None:
-            with self._guarded(name), self.turns.working():
-                began = time.monotonic()
-                _begin_with(evidence, pipeline.folder / "search")
-                pipeline.until_shipped()
-                self.rows[name] = _row(name, pipeline, time.monotonic() - began)
-            failed = self.rows[name].get("error")
-            self.progress.update(len(self.rows), f"{name}: {'failed' if failed else 'done'}")
+            pipeline.until_shipped()
+            self.rows[name] = _row(name, pipeline)
 
         return work
 
-    def _all(self, tasks: Mapping[str, Callable[[], None]]) -> None:
+    def _all(self, what: str, tasks: Mapping[str, Callable[[], None]]) -> None:
         """One after the other here; side by side where somebody else computes."""
+        ended = itertools.count(1)
+        self.progress.start(f"{len(tasks)} budgets: {what}", len(tasks))
+
+        def guarded(name: str) -> None:
+            began = time.monotonic()
+            with self._guarded(name), self.turns.working():
+                tasks[name]()
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+            failed = self.rows.get(name, {}).get("error")
+            self.progress.update(next(ended), f"{name}: {'failed' if failed else 'done'}")
+
         if self.executor is None:
-            for task in tasks.values():
-                task()
-            return
-        # Not a pool: its end would wait for tasks that an interrupted call has no use for.
-        threads = [threading.Thread(target=task, name=name, daemon=True) for name, task in tasks.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            for name in tasks:
+                guarded(name)
+        else:
+            # Not a pool: its end would wait for tasks that an interrupted call has no use for.
+            threads = [threading.Thread(target=guarded, args=(name,), name=name, daemon=True) for name in tasks]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.progress.stop()
 
 
-def _begin_with(evidence: Path, search: Path) -> None:
-    """A search folder with the evidence in it; one that began with the same goes on."""
-    if search.exists() and (search / "of").exists() and read_text(search / "of") == read_text(evidence / "of"):
+def _begin_with(evidence: Path, search: Path, identity: str) -> None:
+    """A search folder with the evidence in it; one that began as the same search (`identity`) goes on."""
+    if (search / "of").exists() and read_text(search / "of") == identity:
         return
-    fresh = search.with_name("search.new")
+    fresh = search.with_name(f"{search.name}.new")
     for old in (fresh, search):
         shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(evidence, fresh)
+    write_text(fresh / "of", identity)
     fresh.rename(search)
 
 
@@ -351,7 +368,7 @@ def _link(source: Path, target: Path) -> None:
     target.symlink_to(wanted)
 
 
-def _row(name: str, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
+def _row(name: str, pipeline: Pipeline) -> dict[str, Any]:
     """What a budget came to, from the files of its folder."""
     folder, result = pipeline.folder, pipeline.result
     lines = read_certificate(folder / "certificate.json")["budgets"]
@@ -361,6 +378,7 @@ def _row(name: str, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
         "budget": pipeline.budget.to_json(),
         "architecture": str(result.architecture),
         "score": result.score,
+        "expected_score": result.details.get("expected_score", result.score),
         "searched_accuracy": result.accuracy,
         "accuracy": accuracy["test"],
         "val_accuracy": accuracy.get("val"),
@@ -370,5 +388,4 @@ def _row(name: str, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
         "run": str(folder),
         "network": str(folder / "network.onnx"),
         "certificate": str(folder / "certificate.json"),
-        "seconds": round(seconds, 1),
     }

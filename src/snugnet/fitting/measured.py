@@ -46,7 +46,8 @@ class Round:
 class MeasuredLoop:
     """`MeasuredLoop(search, measure).run(rounds)`; `best` is the best network measured within all limits so far.
 
-    `measured` names the limits that may be aimed above: those whose tables were measured. None: it only aims lower."""
+    `measured` names the limits that may be aimed above: those whose tables were measured. None: it only aims lower.
+    `ceilings`: factors known beforehand to lead over a limit; it never aims as high again."""
 
     def __init__(
         self,
@@ -55,11 +56,12 @@ class MeasuredLoop:
         *,
         measured: Collection[str] = (),
         factors: Factors | None = None,
+        ceilings: Factors | None = None,
         say: Say = lambda _: None,
     ) -> None:
         self._search, self._measure, self._say = search, measure, say
         self._measured = frozenset(measured)
-        self.factors = dict(factors or {})
+        self.factors, self._ceilings = dict(factors or {}), dict(ceilings or {})
         self.rounds: list[Round] = []
 
     @property
@@ -104,7 +106,12 @@ class MeasuredLoop:
             return dict(self.factors)  # a limit is used up
         # Never as high again as what was measured over: between the two lies what can still be found.
         ceilings = {
-            name: min((r.factors.get(name, 1.0) for r in self.rounds if name in r.over), default=HIGHEST_AIM)
+            name: min(
+                [
+                    self._ceilings.get(name, HIGHEST_AIM),
+                    *(r.factors.get(name, 1.0) for r in self.rounds if name in r.over),
+                ]
+            )
             for name in room
         }
         return {
@@ -116,9 +123,3 @@ class MeasuredLoop:
 def lowered(factors: Factors, over: Mapping[str, float]) -> dict[str, float]:
     """`factors` after a network was measured at `over` (shares above 1) of some limits."""
     return {**factors, **{name: factors.get(name, 1.0) * BACK_OFF / share for name, share in over.items()}}
-
-
-def factors_of(result: SearchResult, margins: Mapping[str, float]) -> dict[str, float]:
-    """The factors a result was searched with, from what its predictions were held to."""
-    aims = {n: result.effective_limits[n] * (1 + margins[n]) / asked for n, asked in result.limits.items()}
-    return {name: factor for name, factor in aims.items() if factor < 1.0 - 1e-9}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -21,10 +21,10 @@ import torch
 from snugnet.budgets import Budget
 from snugnet.budgets.limits import EXACT
 from snugnet.costs.check import check_table
-from snugnet.costs.lazy import measure_lazily, open_table
+from snugnet.costs.lazy import measure_lazily
 from snugnet.costs.measure import measure
 from snugnet.costs.measure_many import measure_by
-from snugnet.costs.table import CostTable, exact_table
+from snugnet.costs.table import CostTable, exact_table, open_table
 from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
 from snugnet.deploy.card import read_certificate
@@ -39,20 +39,22 @@ from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.executors import Shared
 from snugnet.fitting import runs
 from snugnet.fitting.finetuning import finetune_method, require_training
-from snugnet.fitting.measured import Factors, MeasuredLoop, Round, factors_of, lowered
-from snugnet.fitting.recipe import FinetuneSection, MeasureSection, Recipe
+from snugnet.fitting.measured import Factors, MeasuredLoop, Round, lowered
+from snugnet.fitting.places import binned_costs, label_of, measured_shares, places_of, referred, step_of, table_file
+from snugnet.fitting.recipe import FinetuneSection, Recipe
 from snugnet.fitting.tasks import (
     Goal,
     Parts,
     PartsOf,
-    Work,
     data_for,
     export_task,
     finetune_task,
+    known_task,
     search_task,
     train_task,
 )
 from snugnet.fitting.timekeeping import epochs_left
+from snugnet.fitting.work import Work
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
@@ -61,7 +63,6 @@ from snugnet.searching.front import FrontPoint, as_rows, front
 from snugnet.searching.search import make_method, require_kind
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import largest
-from snugnet.space.space import SearchSpace
 from snugnet.store import Say, StepCache, read_json, read_memo, write_json, write_memo
 from snugnet.training.trackers import check_trackers
 from snugnet.units import resource, show
@@ -70,6 +71,15 @@ _SHOWN = (  # what the page shows: it is made again when any of them changed
     "recipe.yaml", "train.jsonl", "search.json", "architecture.json", "search/evaluations.jsonl", "search/worths.json",
     "front.json", "accuracy.json", "certificate.json", "network.safetensors", "network.onnx",
 )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """What a budget's own search came to, and the factors on limits it ended with."""
+
+    factors: dict[str, float]
+    result: SearchResult
 
 
 @final
@@ -93,10 +103,11 @@ class Pipeline:
         self.work, self._parts = work or Work(), parts
         self._in_vain = 0.0  # seconds of training networks that came out over their limit
         self._devices: dict[str, Device] = {}
+        self._settled: tuple[str, First] | None = None
         self.budget = Budget(recipe.budget)
         if not self.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
-        self.places = _places(recipe, self.budget)
+        self.places = places_of(recipe, self.budget)
         separate = any(method.separate for method in recipe.train.methods())
         require_kind(make_method(recipe.search.method, recipe.search.options), separate=separate)
         finetune_method(recipe.finetune).check()
@@ -153,7 +164,7 @@ class Pipeline:
     @property
     def devices(self) -> dict[str, Device]:
         """By label: what a certificate measures on."""
-        return {_label(name): self.device(name) for name in self.places}
+        return {label_of(name): self.device(name) for name in self.places}
 
     @cached_property
     def promised(self) -> Budget:
@@ -211,7 +222,7 @@ class Pipeline:
 
         settings = section.model_dump(exclude={"check"})  # how many networks check the table changes nothing in it
         inputs = [settings, device.fingerprint(), repr(self.space)]
-        self.steps.step(_step("measure", name), inputs, [file], work)
+        self.steps.step(step_of("measure", name), inputs, [file], work)
 
     def refer_to_start(self) -> None:
         """Percentages of a latency are of the starting network as measured, and become milliseconds here."""
@@ -243,7 +254,7 @@ class Pipeline:
             return f"R2 {check.r2:.3f}, worst error {check.worst_error:.1%} on {len(check.networks)} unseen networks"
 
         inputs = [self.steps.hash_of(table_file(name)), networks]
-        self.steps.step(_step("check", name), inputs, [file], work)
+        self.steps.step(step_of("check", name), inputs, [file], work)
 
     def _train(self) -> None:
         binned = [name for name in self.places if name in binned_costs(self.recipe)]
@@ -277,53 +288,109 @@ class Pipeline:
 
     def _aim_lower(self, over: Mapping[str, float]) -> None:
         """Remember what was learnt, for the next search; in the run folder, so that it survives a kill."""
-        margins = {name: table.margin for name, table in self.tables.items()}
-        factors = lowered(factors_of(self.result, margins), over)
+        aimed = self._aimed()
+        factors = lowered(aimed, over)
         for name, share in over.items():
             self._say(f"measured at {share:.1%} of the {name} limit; the next search aims at {factors[name]:.1%} of it")
-        write_memo(self.folder / "tightened.json", self._aim(), {"factors": factors})
+        ceilings = {name: aimed.get(name, 1.0) for name in over}
+        write_memo(self.folder / "tightened.json", self._aim(), {"factors": factors, "ceilings": ceilings})
 
-    def _factors(self) -> dict[str, float]:
-        saved = read_memo(self.folder / "tightened.json", self._aim())
+    def _aimed(self) -> dict[str, float]:
+        """The factors that the network to ship was searched with."""
+        saved = read_memo(self.folder / "aims.json", self._hashes("architecture.json"))
         return {} if saved is None else dict(saved["factors"])
+
+    def _tightened(self, what: str) -> dict[str, float]:
+        """`factors` that the next search begins with, `ceilings` it stays below: what a shipped file taught."""
+        saved = read_memo(self.folder / "tightened.json", self._aim())
+        return {} if saved is None else dict(saved.get(what, {}))
 
     def _aim(self) -> list[Any]:
         return [self.promised.to_json(), self._hashes(*self._table_files)]
 
+    def first_search(self, folder: Path) -> First:
+        """The measured search alone, in a folder of its own; what it evaluates is evidence for other budgets (`many`)."""
+        home = folder.relative_to(self.folder)
+        files = [str(home / name) for name in ("factors.json", "result.json", "evaluations.jsonl")]
+
+        def work() -> str:
+            best, rounds = self._measured_search(folder, {}, {})
+            write_json(folder / "factors.json", best.factors)
+            best.result.save(folder / "result.json")
+            return _found(best, rounds)
+
+        self.steps.step("first search", self.search_inputs(), files, work)
+        return First(
+            factors=dict(read_json(folder / "factors.json")), result=load_result(folder / "result.json", self.space)
+        )
+
+    def settle(self, evidence: str, first: First) -> None:
+        """From now on the search chooses among what its folder knows, which is `evidence`, instead of looking for more."""
+        self._settled = evidence, first
+
+    def search_inputs(self) -> list[Any]:
+        """All that a search depends on, beside what is known when it begins."""
+        hashes = self._hashes("supernet.safetensors", *self._table_files)
+        return [hashes, self.promised.to_json(), self.recipe.seed, self.recipe.search.model_dump()]
+
     def _search(self) -> None:
-        inputs = [self._hashes("supernet.safetensors", *self._table_files), self.promised.to_json(), self.recipe.seed]
-        inputs += [self.recipe.search.model_dump(), self._factors()]
-        self.steps.step("search", inputs, ["search.json", "architecture.json"], self._measured_search)
+        settled, factors = self._settled, self._tightened("factors")
 
-    def _measured_search(self) -> str:
-        section = self.recipe.search
+        def work() -> str:
+            if settled is not None and not factors:
+                return self._keep(self._settled_choice(settled[1]), 1)
+            if self.recipe.search.front:
+                self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
+            return self._keep(*self._measured_search(self.folder / "search", factors, self._tightened("ceilings")))
 
-        def find(factors: Factors) -> SearchResult:
-            options = self.folder / "search", self.progress
-            return self.work.compute(search_task, self.parts, self.goal, dict(factors), *options)
+        inputs = [*self.search_inputs(), factors]
+        if settled is not None:
+            inputs += [settled[0], settled[1].factors]
+        self.steps.step("search", inputs, ["search.json", "architecture.json"], work)
 
-        if section.front:
-            self._front_points(explore=True)  # first, so that all it evaluates competes for the budget
+    def _settled_choice(self, first: First) -> Round:
+        """The best of all that is known, within the limits as the first search came to aim at them; where that is measured
+        over a limit, what the first search found, which was measured within all."""
+        options = self.parts, self.goal, first.factors, self.folder / "search"
+        known: SearchResult | None = self.work.compute(known_task, *options)
+        mine = Round(factors=first.factors, result=first.result, shares={})
+        if known is None or known.architecture == first.result.architecture:
+            return mine if known is None else replace(mine, result=known)
+        best = Round(factors=first.factors, result=known, shares=self._measured(known) if self.places else {})
+        for name, share in best.over.items():
+            self._say(
+                f"search: another budget's network is measured at {share:.1%} of the {name} limit; its own is kept"
+            )
+        return mine if best.over else best
+
+    def _measured_search(self, folder: Path, factors: Factors, ceilings: Factors) -> tuple[Round, int]:
+        """The best round, and how many there were. What is evaluated goes to `folder`."""
+
+        def find(aims: Factors) -> SearchResult:
+            return self.work.compute(search_task, self.parts, self.goal, dict(aims), folder, self.progress)
+
+        rounds = self.recipe.search.rounds
         loop = MeasuredLoop(
             find,
             self._measured,
             measured=self.places,
-            factors=self._factors(),
+            factors=factors,
+            ceilings=ceilings,
             say=lambda line: self._say(f"search: {line}"),
         )
-        best = loop.run(section.rounds)
-        if best is None:
-            if not loop.rounds:  # what the shipped file taught left nothing to search
-                raise self._unreachable(measured_shares(self.folder / "certificate.json"), _NOTHING_SMALLER)
-            raise self._unreachable(loop.nearest.shares, "" if len(loop.rounds) == section.rounds else _NOTHING_SMALLER)
-        return self._keep(best, len(loop.rounds))
+        best = loop.run(rounds)
+        if best is not None:
+            return best, len(loop.rounds)
+        if not loop.rounds:  # what the shipped file taught left nothing to search
+            raise self._unreachable(measured_shares(self.folder / "certificate.json"), _NOTHING_SMALLER)
+        raise self._unreachable(loop.nearest.shares, "" if len(loop.rounds) == rounds else _NOTHING_SMALLER)
 
     def _keep(self, best: Round, rounds: int) -> str:
         result = best.result
         result.save(self.folder / "search.json")
         write_json(self.folder / "architecture.json", result.architecture.to_json())
-        again = f" after {rounds} rounds" if rounds > 1 else ""
-        return f"{result.method} found {result.accuracy:.1%}, measured within budget{again}"
+        write_memo(self.folder / "aims.json", self._hashes("architecture.json"), {"factors": best.factors})
+        return _found(best, rounds)
 
     def _measured(self, result: SearchResult) -> dict[str, float]:
         """The share of every limit that a network takes as measured. Its weights do not matter to that."""
@@ -476,74 +543,10 @@ class Pipeline:
         self.steps.step("report", self._hashes(*_SHOWN, *self._table_files, *checks), ["report.html"], work)
 
 
+def _found(best: Round, rounds: int) -> str:
+    again = f" after {rounds} rounds" if rounds > 1 else ""
+    return f"{best.result.method} found {best.result.accuracy:.1%}, measured within budget{again}"
+
+
 _AFTER_SEARCH = ("finetune", "export and certify", "front", "report")  # of this budget, or of one before it
 _NOTHING_SMALLER = " (nothing smaller is left in the space)"
-
-
-def binned_costs(recipe: Recipe) -> set[str]:
-    """The resources that methods of the recipe bin networks by."""
-    return {str(phase.describe()["resource"]) for phase in recipe.train.methods() if "resource" in phase.describe()}
-
-
-def training_costs(recipe: Recipe, folder: Path, space: SearchSpace) -> dict[str, Any]:
-    """Tables (and budget) for `train`, from the run folder, where a method searches while it trains or bins networks by a
-    measured cost; else nothing."""
-    budget, tables = Budget(recipe.budget), {}
-    for name in budget if recipe.needs_budget else binned_costs(recipe) - {*EXACT}:
-        path = folder / table_file(name)
-        if name in EXACT:
-            tables[name] = exact_table(space, name)
-        elif path.exists():
-            tables[name] = open_table(path).for_statistic(budget.statistic(name) if name in budget else "quiet")
-        else:
-            raise BadInput(
-                f"a method that searches while it trains, or bins by {name}, must have a table of {name} first",
-                value=str(path),
-                remedy=f"Measure it: `snugnet measure SPACE --out {path}`, or let `snugnet run` do all of it.",
-            )
-    if not recipe.needs_budget:
-        return {"tables": tables} if tables else {}
-    return {"tables": tables, "budget": search_context(space, tables, budget).limits.absolute()}
-
-
-def referred(budget: Budget, reference: Mapping[str, float]) -> Budget:
-    """Percentages as milliseconds, by the latencies of the starting network."""
-    relative = [name for name in reference if name in budget and budget.is_relative(name)]
-    return Budget({**budget, **{name: f"{budget.amount(name, reference[name]):.6g}ms" for name in relative}})
-
-
-def table_file(name: str) -> str:
-    """Where the table of a latency limit lies in a run folder: table.json, table@phone.json."""
-    return f"table@{_label(name)}.json" if _label(name) else "table.json"
-
-
-def measured_shares(certificate: Path) -> dict[str, float]:
-    """The share of every limit that the certified network takes, by the upper end of what was measured; over 1: too much."""
-    lines = read_certificate(certificate)["budgets"]
-    return {name: line["interval"][1] / line["limit"] for name, line in lines.items()}
-
-
-def _places(recipe: Recipe, budget: Budget) -> dict[str, MeasureSection]:
-    """Where each latency limit is measured, by its name in the budget; a label without a device is refused."""
-    for name in budget:
-        if _label(name) and resource(name).name != "latency":
-            raise BadInput(
-                "only latency depends on a device, so only it may have a label",
-                value=name,
-                remedy=f"Write {resource(name).name}.",
-            )
-    places = {name: recipe.place(name) for name in budget if resource(name).name == "latency"}
-    batches = {section.batch for section in places.values()}
-    if len(batches) > 1:
-        raise BadInput(
-            "all devices of a run must measure the same batch", value=sorted(batches), remedy="A certificate has one."
-        )
-    return places
-
-
-def _label(name: str) -> str:
-    return name.partition("@")[2]
-
-
-def _step(verb: str, name: str) -> str:
-    return f"{verb} {_label(name)}".rstrip()

@@ -1,13 +1,13 @@
 """The steps of a pipeline that only compute, as tasks: whoever does them, wherever, they come to the same.
 
 A task gets the run's super-network and images (`Parts`, shared), the recipe and a folder that it writes to; it times
-nothing. `Work` says who does tasks and when a device may be timed; this one does them here, one after the other.
+nothing. Who does tasks, and when a device may be timed: `fitting.work`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -17,6 +17,7 @@ from snugnet.costs.table import CostTable
 from snugnet.data.dataset import Data
 from snugnet.deploy.export import export
 from snugnet.deploy.network_file import load
+from snugnet.evaluate.evaluator import Evaluator
 from snugnet.executors import Shared
 from snugnet.fitting import runs
 from snugnet.fitting.finetuning import card_of, finetune_found
@@ -24,39 +25,14 @@ from snugnet.fitting.recipe import Recipe
 from snugnet.nets import Supernet
 from snugnet.progress import Progress
 from snugnet.searching import SearchResult
-from snugnet.searching.search import begin, search
+from snugnet.searching.known import Asked, best_of_known
+from snugnet.searching.objective import prepared
+from snugnet.searching.search import begin, make_method, search
 from snugnet.space.architecture import Architecture
 from snugnet.training import train
 from snugnet.training.run import TrainResult
-from snugnet.training.team import Team
 
 T = TypeVar("T")
-
-
-class Work:
-    """Who computes, and who has the device."""
-
-    def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        return function(*arguments)
-
-    def together(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What takes all processes that torchrun started: training."""
-        return self.compute(function, *arguments)
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Inside, nothing else is computed: what is timed has the machine to itself."""
-        return nullcontext()
-
-
-@final
-class TeamWork(Work):
-    """One process computes, all of them train."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-
-    def together(self, function: Callable[..., T], *arguments: Any) -> T:
-        return self._team.together(function, *arguments)
 
 
 @final
@@ -145,6 +121,44 @@ def search_task(
         progress=progress,
         **section.options,
     )
+
+
+def known_task(parts: Shared[Parts], goal: Goal, factors: Mapping[str, float], folder: Path) -> SearchResult | None:
+    """The best of what the search folder knows; None if nothing of that fits."""
+    return _among_known(parts, [(goal, factors)], folder, settle=False)[0]
+
+
+def settle_task(
+    parts: Shared[Parts],
+    goals: Sequence[tuple[Goal, Mapping[str, float]]],
+    evidence: Path,
+    sources: Sequence[Path],
+    folder: Path,
+) -> None:
+    """Into `folder`, made anew: what `evidence` and the search folders `sources` know, winners evaluated until all agree."""
+    shutil.rmtree(folder, ignore_errors=True)  # a worker that was lost may have begun
+    shutil.copytree(evidence, folder)
+    _among_known(parts, goals, folder, sources)
+
+
+def _among_known(
+    parts: Shared[Parts],
+    goals: Sequence[tuple[Goal, Mapping[str, float]]],
+    folder: Path,
+    sources: Sequence[Path] = (),
+    *,
+    settle: bool = True,
+) -> list[SearchResult | None]:
+    run, recipe = parts.get(), goals[0][0].recipe
+    evaluator, *others = (
+        Evaluator(run.supernet, run.data, memory=place / "evaluations.jsonl") for place in (folder, *sources)
+    )
+    for other in others:
+        evaluator.learn_from(other)
+    method = make_method(recipe.search.method, recipe.search.options)
+    asked = [Asked(budget=goal.budget, tables=goal.tables, tighten=factors) for goal, factors in goals]
+    with prepared(run.supernet):
+        return best_of_known(run.supernet, run.data, asked, method, recipe.seed, evaluator, out=folder, settle=settle)
 
 
 def finetune_task(

@@ -9,7 +9,7 @@ network of that point.
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -23,9 +23,10 @@ from snugnet.evaluate.evaluator import Evaluator
 from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
 from snugnet.searching.adaptive import Adaptive
-from snugnet.searching.context import SearchMethod, search_context
+from snugnet.searching.context import SearchMethod
+from snugnet.searching.known import Asked, best_of_known
 from snugnet.searching.result import SearchResult
-from snugnet.searching.search import best_known, search
+from snugnet.searching.search import search
 from snugnet.searching.tfnas import Tfnas
 from snugnet.units import parse, show, write
 
@@ -84,24 +85,14 @@ def front(
             result = search(supernet, data, limits.tables, budget, how, seed, out=out, evaluator=evaluator)
             display.update(number + 1, f"{show(amounts[number], resource)}: {result.accuracy:.1%}")
         display.stop()
-    if isinstance(how, Adaptive):
-        known = replace(how, evaluations=0)
-        for _ in budgets[1:] if explore else ():  # a winner seen on more images may change the next posterior
-            before = evaluator.evaluated
-            for budget in budgets:
-                search(supernet, data, limits.tables, budget, known, seed, out=out, evaluator=evaluator)
-            if evaluator.evaluated == before:
-                break
-        results = [
-            search(supernet, data, limits.tables, budget, known, seed, out=out, evaluator=evaluator)
-            for budget in budgets
-        ]
-    else:
-        contexts = [search_context(supernet.space, limits.tables, Budget(budget)) for budget in budgets]
-        for context in contexts if explore else ():  # what was evaluated for one budget competes for all
-            evaluator.best_known(context.fitting(evaluator.known()))
-        results = [best_known(context, evaluator, seed) for context in contexts]
-    return [FrontPoint(limit=amount, result=result) for amount, result in zip(amounts, results)]
+    asked = [Asked(budget=Budget(budget), tables=limits.tables) for budget in budgets]
+    folder = None if out is None else Path(out)
+    results = best_of_known(supernet, data, asked, how, seed, evaluator, out=folder, settle=explore)
+    if None in results:
+        raise BadInput(
+            f"a network within every budget along {resource} must have been evaluated", value=0, remedy="Search first."
+        )
+    return [FrontPoint(limit=amount, result=result) for amount, result in zip(amounts, results) if result is not None]
 
 
 def _text(amount: float, resource: str) -> str:

@@ -20,7 +20,6 @@ from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import cho_factor, cho_solve
 
 from snugnet.errors import BadInput
 from snugnet.solve.problem import Floats
@@ -244,8 +243,8 @@ def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dro
         sizes, free = (scale, scale / 2), free[:, :1]
     else:
         sizes = _fitted_sizes(gram, y, noise, free, scale)
-    inverse = cho_solve(cho_factor(_variance(gram, noise, *sizes), lower=True), np.eye(len(y)))
-    covariance = np.linalg.inv(free.T @ inverse @ free)
+    inverse = np.asarray(np.linalg.inv(_variance(gram, noise, *sizes)), np.float64)
+    covariance = np.asarray(np.linalg.inv(free.T @ inverse @ free), np.float64)
     return EffectsPosterior(x, centre, y, noise, prior, dropped, offset, *sizes, free, inverse, covariance)
 
 
@@ -267,11 +266,10 @@ def _variance(gram: Floats, noise: Floats, spread: float, misfit: float) -> Floa
 
 def _likelihood(gram: Floats, y: Floats, noise: Floats, free: Floats, spread: float, misfit: float) -> float:
     """The restricted log likelihood of both sizes."""
-    factor = cho_factor(_variance(gram, noise, spread, misfit), lower=True, check_finite=False)
-    solved = cho_solve(factor, np.column_stack([free, y]), check_finite=False)
+    variance = _variance(gram, noise, spread, misfit)
+    solved = np.linalg.solve(variance, np.column_stack([free, y]))
     weighted, residual = solved[:, :-1], solved[:, -1]
     inner = free.T @ weighted
     levels = np.linalg.solve(inner, weighted.T @ y)
     squares = float(y @ residual - (weighted.T @ y) @ levels)
-    log_determinant = 2 * float(np.log(np.diag(factor[0])).sum())
-    return -0.5 * (log_determinant + float(np.linalg.slogdet(inner)[1]) + squares)
+    return -0.5 * (float(np.linalg.slogdet(variance)[1]) + float(np.linalg.slogdet(inner)[1]) + squares)

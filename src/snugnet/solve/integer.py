@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import highspy
 import numpy as np
-import scipy.sparse as sp
 
 from snugnet.errors import BadInput
 from snugnet.solve.lagrangian import EnumerationResult, LagrangianEnumeration
@@ -135,11 +134,13 @@ def joint_model(problem: Problem, minimised: Floats, *, integer: bool, cap: floa
     n, m, limited = len(problem.option_slot), problem.runs.shape[1], problem.limited
     slots, groups = len(problem.slot_sizes), len(problem.groups)
     scale = problem.limit_scale
-    choose = sp.csr_matrix((np.ones(n), (problem.option_slot, np.arange(n))), shape=(slots, n))
-    simplex = sp.csr_matrix((np.ones(m), (problem.depth_group, np.arange(m))), shape=(groups, m))
     shares = problem.theta[limited] / scale[:, None]
-    budgets = sp.csr_matrix(np.minimum(shares, cap)) if len(limited) else sp.csr_matrix((0, n))
-    matrix = sp.block_array([[budgets, None], [choose, sp.csr_matrix(-problem.runs)], [None, simplex]], format="csc")
+    dense = np.zeros((n + m, len(limited) + slots + groups))  # a row per column of the model: HiGHS reads it by columns
+    dense[:n, : len(limited)] = np.minimum(shares, cap).T
+    dense[np.arange(n), len(limited) + problem.option_slot] = 1.0
+    dense[n:, len(limited) : len(limited) + slots] = -problem.runs.T
+    dense[np.arange(n, n + m), len(limited) + slots + problem.depth_group] = 1.0
+    columns, rows = np.nonzero(dense)
     room = (problem.limit - problem.base[limited]) / scale + np.where(problem.limit > 0, TOLERANCE / 2, 0.0)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = n + m, len(limited) + slots + groups
@@ -147,7 +148,8 @@ def joint_model(problem: Problem, minimised: Floats, *, integer: bool, cap: floa
     lp.row_lower_ = np.concatenate([np.full(len(limited), -np.inf), np.zeros(slots), np.ones(groups)])
     lp.row_upper_ = np.concatenate([room, np.zeros(slots), np.ones(groups)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    lp.a_matrix_.start_ = np.searchsorted(columns, np.arange(n + m + 1)).astype(np.int32)
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = rows.astype(np.int32), dense[columns, rows]
     if integer:
         lp.integrality_ = [highspy.HighsVarType.kInteger] * (n + m)
     return lp

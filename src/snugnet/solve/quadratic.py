@@ -18,7 +18,6 @@ from typing import Final
 
 import clarabel
 import numpy as np
-import scipy.sparse as sp
 
 from snugnet.solve.infeasible import min_max_utilisation
 from snugnet.solve.problem import TOLERANCE, Choice, Floats, Ints, Outcome, Point, Problem, Solution, Status
@@ -86,6 +85,8 @@ class _Flattest:
     """The QP over one block: sum of squared differences of neighbours (in `order`), simplices, and rows x <= room."""
 
     def __init__(self, sizes: Ints, order: Ints) -> None:
+        import scipy.sparse as sp  # here: a tenth of the imports of a verb that needs no start
+
         self._order, self._sizes = order, sizes
         self._starts = np.cumsum(sizes) - sizes
         n = int(sizes.sum())
@@ -103,6 +104,8 @@ class _Flattest:
 
     def solve(self, rows: Floats, room: Floats, inside: Floats) -> Floats:
         """The flattest x with rows x <= room, seen from the fitting point `inside`; never outside."""
+        import scipy.sparse as sp
+
         if (rows @ self._uniform <= room).all():
             return self._uniform
         n, blocks, scale = len(inside), len(self._sizes), np.maximum(room, 1e-300)
