@@ -26,7 +26,8 @@ def test_two_processes_equal_one_that_accumulates(tmp_path):
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    # torchrun's own words come last, those of the process that failed before them.
+    assert done.returncode == 0, done.stderr[-6000:]
     ranks = [load_file(tmp_path / f"rank{i}.safetensors") for i in (0, 1)]
     assert same(ranks[0], ranks[1])
     alone = Standin()

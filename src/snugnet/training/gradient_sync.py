@@ -14,6 +14,7 @@ Start with `torchrun --nproc-per-node 8 ...`; on several nodes add `--nnodes`, `
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,16 @@ def start(device: str, precision: str) -> Fabric:
         precision=PRECISIONS[_precision(precision, cuda)],  # type: ignore[arg-type]
     )
     fabric.launch()
+    if world > 1 and not cuda:
+        # Fabric does so for NCCL alone. Gloo's threads may still hold tensors when the interpreter ends, and freeing those
+        # without it aborts the process now and then.
+        atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _precision(precision: str, cuda: bool) -> str:
