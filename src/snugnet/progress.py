@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, final
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichBar
     from rich.progress import TaskID
 
@@ -46,9 +48,6 @@ class RichProgress:
     """A bar on a terminal, plain lines elsewhere; nothing for quick work."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
         self._bar: RichBar | None = None
         self._task: TaskID | None = None
         self._title, self._total = "", 1.0
@@ -57,6 +56,12 @@ class RichProgress:
     def __reduce__(self) -> tuple[type[NullProgress], tuple[()]]:
         """What another process does is not shown here."""
         return NullProgress, ()
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console  # here, as in `_draw`: most verbs end before a bar is worth drawing
+
+        return Console(stderr=True)
 
     def start(self, title: str, total: float) -> None:
         self.stop()
@@ -84,7 +89,7 @@ class RichProgress:
 
     def _draw(self, done: float, note: str) -> None:
         if self._bar is None:
-            from rich import progress as bars  # here: most verbs end before a bar is worth drawing
+            from rich import progress as bars
 
             self._bar = bars.Progress(
                 bars.TextColumn("{task.description}"),

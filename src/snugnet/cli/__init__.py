@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import sys
 import warnings
@@ -12,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugnet.cli import process
+
 if TYPE_CHECKING:
     import typer
 
 _INTERRUPTED = 130
-_COLLECT_AFTER = 100_000  # new objects: importing torch makes hundreds of thousands, none of them garbage
 
 # verb -> module of this package with a function of that name, imported on use of the command line only: importing the
 # package does nothing.
@@ -47,10 +47,10 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    gc.set_threshold(_COLLECT_AFTER)
-    code = execute(arguments)
-    gc.freeze()  # or the interpreter's last collection looks at all of torch: a tenth of a second
-    sys.exit(code)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    verb = given[0] if given else None
+    process.prepare(verb)
+    process.leave(verb, execute(given))
 
 
 @functools.cache

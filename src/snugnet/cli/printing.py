@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from snugnet.errors import BadInput
 from snugnet.store import check_writable, write_bytes
@@ -32,6 +30,9 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """A table whose first `left` columns are text, the others numbers."""
+    from rich.console import Console  # here: of no use to `--json`
+    from rich.table import Table
+
     table = Table(header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")

@@ -9,6 +9,7 @@ have it. Both run int8: graphs are quantised on the way in (`snugnet.devices.qua
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -58,8 +59,7 @@ class OnnxDevice(Device):
         """The graph as it is, in the runtime."""
 
     def fingerprint(self) -> Fingerprint:
-        version = str(importlib.import_module(self.name).__version__).split("-")[0]
-        return common_fingerprint(self, runtime=self.name, version=version)
+        return common_fingerprint(self, runtime=self.name, version=_version(self.name))
 
 
 @final
@@ -131,3 +131,11 @@ class OpenVino(OnnxDevice):
     @property
     def clock(self) -> str:
         return WALL_CLOCK  # OpenVINO works in threads of its own
+
+
+def _version(package: str) -> str:
+    """As its metadata say: who only compares a table with this device need not load the runtime."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # installed under another name, such as onnxruntime-gpu
+        return str(importlib.import_module(package).__version__).split("-")[0]

@@ -150,7 +150,11 @@ class Evaluator:
                 self._remember(network, images, score)
 
     def identity(self) -> str:
-        """What scores depend on, apart from the network and the number of images."""
+        """What scores depend on, apart from the network and the number of images; the weights are those it began with."""
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
         weights = tensors_fingerprint(self.supernet.state_dict())
         return fingerprint([weights, self.split, self.seed, self.data.identity()])
 

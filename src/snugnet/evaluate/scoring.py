@@ -27,7 +27,7 @@ from snugnet.nets.extraction import fold
 from snugnet.seeds import Seed
 from snugnet.space.architecture import Architecture
 
-BATCH = 256  # images of a forward pass
+BATCH = 256  # images of a forward pass, about: those of a split are parted evenly
 KEEP_BYTES = 2 << 30  # of images kept on a device; what does not fit is read anew for every network
 _CALIBRATION_IMAGES, _CALIBRATION_BATCH = 384, 128
 _SCALE_STEP = 1e-3  # how exactly the logarithm of the best scale is found
@@ -132,15 +132,17 @@ class ImageCache:
         return partial(ImageCache, keep_bytes=self._keep_bytes), (self.data,)
 
     def batches(
-        self, split: str, device: torch.device, limit: int | None = None, batch: int = BATCH
+        self, split: str, device: torch.device, limit: int | None = None, batch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """The first `limit` images of a split, in order, with their labels."""
         positions = self.data.positions(split)
         left = min(len(positions), len(positions) if limit is None else limit)
         kept = self._kept.setdefault((split, device), [])
-        chunks = list(positions.split(BATCH))[: -(-left // BATCH)]
+        # A small remainder costs nearly as much as a whole batch: kernels are made for every size anew.
+        size = -(-len(positions) // max(1, round(len(positions) / BATCH)))
+        chunks = list(positions.split(size))[: -(-left // size)]
         for images, labels in self._chunks(kept, chunks, device):
-            yield from zip(images[:left].split(batch), labels[:left].split(batch))
+            yield from zip(images[:left].split(batch or size), labels[:left].split(batch or size))
             left -= len(labels)
 
     def take(self, split: str, rows: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
