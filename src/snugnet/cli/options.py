@@ -151,8 +151,10 @@ def open_for_search(folder: Path, threads: int | None) -> Run:
     """The run with its trained super-network, ready to be searched."""
     import torch
 
+    from snugnet.executors import keep_freed_memory
     from snugnet.fitting.runs import open_run
 
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     if not folder.is_dir():

@@ -27,6 +27,7 @@ from snugnet.budgets.widths import Widths
 from snugnet.data.dataset import Data
 from snugnet.errors import DamagedFile, SnugnetError
 from snugnet.evaluate.scoring import Answers, ImageCache, Score, accuracy, require_images, subnetwork_answers
+from snugnet.evaluate.shared_blocks import SharedBlocks
 from snugnet.executors import Shared, share
 from snugnet.nets import MixedSupernet, Supernet
 from snugnet.progress import NullProgress, Progress
@@ -51,7 +52,11 @@ class Scorer:
     seed: int
 
     def answers(self, architecture: Architecture, images: int | None) -> Answers:
-        return subnetwork_answers(self.supernet, architecture, self.cache, self.split, limit=images, seed=self.seed)
+        return self._shared_blocks.answers(architecture, images)
+
+    @cached_property
+    def _shared_blocks(self) -> SharedBlocks:
+        return SharedBlocks(self.supernet, self.cache, self.split, self.seed)
 
 
 def score_task(scorer: Shared[Scorer], architecture: Architecture, images: int) -> Score:
@@ -158,7 +163,7 @@ class Evaluator:
         weights = tensors_fingerprint(self.supernet.state_dict())
         return fingerprint([weights, self.split, self.seed, self.data.identity()])
 
-    @property
+    @cached_property
     def scorer(self) -> Scorer:
         return Scorer(supernet=self.supernet, cache=self.cache, split=self.split, seed=self.seed)
 
