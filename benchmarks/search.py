@@ -1,7 +1,7 @@
 """Search methods with equal numbers of evaluated networks: whose network is the best on images nobody chose by?
 
     python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
-                                       [--work FOLDER] [--out FILE.json] [--quick]
+                                       [--parts compare,regret,correlations] [--work FOLDER] [--out FILE.json] [--quick]
 
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
@@ -11,10 +11,10 @@ and decide nothing. Evaluations are remembered (a network's score is a number); 
 
 A part (data set, seed, count, method) is a file in --work: a killed run goes on, a changed method is run again alone.
 Errors of means are clustered twice, by distinct pair of networks and by super-network; the greater of the two is `error`.
-Regret: all networks of a small part of the space are evaluated, on the images methods see (`regret_seen`) and on two halves
-of the others: the best by one half is valued by the other, for the best of a thousand noisy values is partly luck (`regret`,
-the mean of both ways; below zero where a method does better than so many images would). Correlations: prior, posterior
-without each network, and gradients, against random networks.
+Regret: all networks of a part of the space (5,184) are evaluated on the same images, and what is sought is the best by just
+these: a problem without noise, of known answer. Every method is told that evaluations are exact. `regret` is what its
+choice loses against the best within the limit. Correlations: prior, posterior without each network, and gradients,
+against random networks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ from brute_force import enumerate_choices
 from search_summary import EXTRA, METHODS, markdown, regret_summary, summary
 
 BUDGETS = 10
-PART_IMAGES = 5000  # that judge each network of an enumerated part, in two halves
+PART_IMAGES = 2000  # by which each network of an enumerated part is known
+PART_CHOICES = ((0, 7, 11), (1, 8, 11), (4, 11), (7, 11))  # of the twelve a block has, by stage; depths 1 and 2
 FW_STEPS = 60  # of 64 images each, beside the networks that count
 
 
@@ -117,6 +118,18 @@ class Counted(Evaluator):
             raise Spent
         self.met[architecture] = None
         return self.shared(architecture)
+
+
+class Exact(Evaluator):
+    """Scores of another evaluator, said to be exact: of a problem that consists of just these images."""
+
+    def __init__(self, shared: Evaluator) -> None:
+        count = shared.first_images
+        super().__init__(shared.supernet, shared.data, limit=count, closer=count, cache=shared.cache)
+        self.shared = shared
+
+    def _evaluate(self, architecture: Architecture, images: int) -> Score:
+        return replace(self.shared(architecture), error=0.0)
 
 
 class Bench:
@@ -199,42 +212,30 @@ class Bench:
                 )
         return rows
 
-    def regret(self, counts: Sequence[int], choices: int, repeats: int) -> dict[str, Any]:
-        """What each method loses against the best of all networks of a small part of the space."""
-        part = part_of(self.supernet, choices)
-        seen = self._evaluator("part-seen", self.data, self.setting.choose, of=part)
+    def regret(self, counts: Sequence[int], repeats: int) -> dict[str, Any]:
+        """What each method loses against the best of all networks of a part of the space, exactly."""
+        part = part_of(self.supernet)
         everything = feasible(part.space, [], {})
         networks = [everything.architecture(choice) for choice in enumerate_choices(everything.problem)]
-        values = {"seen": {a: seen(a).score for a in networks}}
-        half = min(self.setting.judge, PART_IMAGES) // 2
-        for number, name in enumerate("ab"):
-            one = self._evaluator(f"part-{name}", _some(self.judged, number * half, half), half, of=part)
-            values[name] = {a: one(a).score for a in networks}
-        lists = {kind: list(of.values()) for kind, of in values.items()}
+        images = min(self.setting.choose, PART_IMAGES)
+        known = Exact(self._evaluator("part", self.data, images, of=part))
+        values = {a: known(a).score for a in networks}
         told: dict[str, Any] = {
             "networks": len(networks),
-            "deviation": float(np.std(np.mean([lists["a"], lists["b"]], axis=0))),
-            "seen_judged_correlation": float(np.corrcoef(lists["seen"], lists["a"])[0, 1]),
-            "judged_correlation": float(np.corrcoef(lists["a"], lists["b"])[0, 1]),
+            "images": images,
+            "deviation": float(np.std(list(values.values()))),
         }
         for count in counts:
             for name, method in contestants(count).items():
-                if name == EXTRA:
-                    continue
-                lost: dict[str, list[float]] = {"_seen": [], "": []}
+                lost: list[float] = []
                 for seed in range(repeats):
                     with tempfile.TemporaryDirectory() as home:
-                        contest = Contest(part, self.data, seen, method, count, Path(home))
+                        contest = Contest(part, self.data, known, method, count, Path(home))
                         for budget in macs_budgets(part):
                             limits = limits_of(part.space, [], budget)
-                            inside = [a for a in networks if limits.fits(a)]
-                            chosen, _ = contest.run(budget, seed=seed)
-                            best = {kind: max(inside, key=of.__getitem__) for kind, of in values.items()}
-                            gaps = {kind: of[best[_OTHER[kind]]] - of[chosen] for kind, of in values.items()}
-                            lost["_seen"].append(gaps["seen"])
-                            lost[""].append((gaps["a"] + gaps["b"]) / 2)
-                row = {f"regret{kind}": float(np.mean(x)) for kind, x in lost.items()}
-                told[f"{name} {count}"] = {**row, "regrets": [round(x, 5) for x in lost[""]]}
+                            best = max(value for a, value in values.items() if limits.fits(a))
+                            lost.append(best - values[contest.run(budget, seed=seed)[0]])
+                told[f"{name} {count}"] = {"regret": float(np.mean(lost)), "regrets": [round(x, 5) for x in lost]}
         return told
 
     def correlations(self, networks: int) -> dict[str, Any]:
@@ -295,15 +296,6 @@ class Contest:
         return found, counted
 
 
-_OTHER = {"seen": "seen", "a": "b", "b": "a"}  # by which images the best network of an enumerated part is chosen
-
-
-def _some(data: Data, first: int, count: int) -> Data:
-    """The same with some of its held-out images."""
-    assert isinstance(data, InMemory)
-    return replace(data, index={**data.index, "val": data.index["val"][first : first + count]})
-
-
 def split(data: Data, setting: Setting, seed: int) -> tuple[Data, Data]:
     """Images to train with, to choose by and to test with; and the same with other held-out images, to judge by."""
     assert isinstance(data, InMemory)
@@ -324,16 +316,14 @@ def macs_budgets(supernet: Supernet) -> list[dict[str, str]]:
     return [{"macs": f"{low + share * (high - low):.0f}MACs"} for share in np.geomspace(0.04, 0.6, BUDGETS)]
 
 
-def part_of(supernet: Supernet, choices: int) -> Supernet:
-    """The same weights with `choices` choices a block and depths 1 and 2 left: so few that all can be evaluated."""
-    space = supernet.space
-    kept = [
-        replace(stage, choices=stage.choices[:: max(1, (len(stage.choices) - 1) // (choices - 1))][:choices],
-                depths=stage.depths[:2])
-        if len(stage.choices) > 1 else stage
-        for stage in space.stages
-    ]  # fmt: skip
-    part = Supernet(replace(space, stages=tuple(kept)))
+def part_of(supernet: Supernet) -> Supernet:
+    """The same weights with few choices a block and depths 1 and 2 left: so few networks that all can be evaluated."""
+    kept, picks = [], iter(PART_CHOICES)
+    for stage in supernet.space.stages:
+        if len(stage.choices) > 1:
+            stage = replace(stage, choices=tuple(stage.choices[i] for i in next(picks)), depths=stage.depths[:2])
+        kept.append(stage)
+    part = Supernet(replace(supernet.space, stages=tuple(kept)))
     weights = supernet.state_dict()
     part.load_state_dict({name: weights[name] for name in part.state_dict()})
     return part.eval()
@@ -387,6 +377,9 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETTINGS))
     parser.add_argument("--seeds", default="0,1,2", help="Of the super-networks; a process may make some of them.")
     parser.add_argument("--counts", default="30,100")
+    parser.add_argument(
+        "--parts", default="compare,regret,correlations", help="What to make; regret for the first seed."
+    )
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
     parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
     parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
@@ -400,7 +393,9 @@ def main() -> None:
     if chosen.quick:
         sets, counts, seeds = sets[:1], [12], [0, 1]
     benches: dict[tuple[str, int], Bench] = {}
-    for kind in () if chosen.collect else (str(counts[0]), "regret", "correlations", *map(str, counts[1:])):
+    numbers = list(map(str, counts)) if "compare" in chosen.parts else []
+    others = [part for part in ("regret", "correlations") if part in chosen.parts]
+    for kind in () if chosen.collect else (*numbers[:1], *others, *numbers[1:]):
         for name in sets:
             for seed in seeds:
                 if (name, seed) not in benches:
@@ -412,8 +407,8 @@ def main() -> None:
                 elif kind != "regret":
                     for method in (*METHODS, *([EXTRA] if kind == str(counts[0]) else [])):
                         bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))
-                elif seed == 0:
-                    bench.part(kind, lambda b=bench: b.regret(counts[:1], 2, 2))
+                elif seed == seeds[0]:
+                    bench.part(kind, lambda b=bench: b.regret(counts[:1], 3))
     facts = collected(chosen.work, sets, seeds, counts, settings)
     if chosen.out is not None:
         write_json(chosen.out, facts)

@@ -15,7 +15,6 @@ import numpy as np
 OTHERS = ("random", "evolution", "instant", "bcsfw")
 METHODS = (*OTHERS, "adaptive")
 EXTRA = "bcsfw-24"  # Frank-Wolfe with as many differentiated images as `adaptive` has at the most; where it was run
-KINDS = ("regret", "regret_seen")
 
 
 def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
@@ -72,8 +71,8 @@ def regret_summary(parts: dict[str, dict[str, Any]], counts: Sequence[int]) -> d
     """Mean regret per method over the enumerated parts."""
     return {
         str(count): {
-            name: {kind: float(np.mean([part[f"{name} {count}"][kind] for part in parts.values()])) for kind in KINDS}
-            for name in METHODS
+            name: float(np.mean([part[f"{name} {count}"]["regret"] for part in parts.values()]))
+            for name in (*METHODS, EXTRA)
         }
         for count in counts
         if all(f"adaptive {count}" in part for part in parts.values()) and parts
@@ -93,9 +92,8 @@ def markdown(facts: dict[str, Any]) -> str:
                 cells = [_cell(by_name[name][field]) if name in by_name else "-" for name in others]
                 lines.append(f"| {place}, {label} x 100 | {count} | " + " | ".join(cells) + " |")
     for count, by_name in facts["regret"].items():
-        for kind in KINDS:
-            cells = ", ".join(f"{name} {100 * by_name[name][kind]:.2f}" for name in METHODS)
-            lines += ["", f"Mean {kind} x 100 after {count}: {cells}."]
+        cells = ", ".join(f"{name} {100 * regret:.3f}" for name, regret in by_name.items())
+        lines += ["", f"Mean regret x 100 after {count}: {cells}."]
     return "\n".join(lines)
 
 

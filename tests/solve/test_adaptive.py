@@ -18,6 +18,7 @@ from snugnet.solve import (
     ResourceCosts,
     adaptive_maximise,
     best_choices,
+    neighbours,
 )
 
 
@@ -165,15 +166,56 @@ def test_posterior_draws_have_its_mean_and_covariance():
     y = x @ (2 * prior + 0.3 * rng.normal(size=9)) + 0.1 * rng.normal(size=12)
     fitted = EffectsPosterior.fit(x, y, np.full(12, 0.1), prior)
     assert fitted.slope > 0
-    draws = np.array([fitted.draw(rng) for _ in range(20000)])
+    draws = np.array([fitted.drawn(rng).effects for _ in range(20000)])
     deviation = np.sqrt(np.diag(fitted.covariance))
     np.testing.assert_allclose(draws.mean(axis=0), fitted.mean, atol=0.05 * deviation.max())
     np.testing.assert_allclose(np.cov(draws.T), fitted.covariance, atol=0.06 * deviation.max() ** 2)
-    mean, variance = fitted.predict(x)
-    differences = (x[0] - x[1]) @ fitted.covariance @ (x[0] - x[1])
-    assert mean[0] - mean[1] == pytest.approx((x[0] - x[1]) @ fitted.mean)
-    assert (variance >= 0).all()
-    assert differences >= 0
+    np.testing.assert_allclose(fitted.drawn(rng, 0.0).effects, fitted.mean)
+
+
+def test_what_known_candidates_say_of_those_alike_to_them():
+    """`joint` at the evidence's own rows is what `evaluated` says, and everywhere the textbook's Gaussian conditioning."""
+    rng = np.random.default_rng(0)
+    x = np.eye(3)[rng.integers(0, 3, (15, 4))].reshape(15, 12)
+    errors = rng.uniform(0.1, 0.3, 15)
+    fitted = EffectsPosterior.fit(x, x @ rng.normal(size=12) + rng.normal(size=15), errors)
+    assert fitted.misfit > 0
+    mean, covariance = fitted.joint(x)
+    own_mean, own_variance = fitted.evaluated()
+    np.testing.assert_allclose(mean, own_mean, atol=1e-9)
+    np.testing.assert_allclose(np.diag(covariance), own_variance, atol=1e-9)
+    new = np.eye(3)[rng.integers(0, 3, (5, 4))].reshape(5, 12)
+    mean, covariance = fitted.joint(new)
+    everything = np.vstack([x, new]) - fitted.centre
+    differ = (everything[:, None] != everything[None]).sum(-1) / 2  # choices: a pair of indicators each
+    alike = np.where(differ == 0, 1.0, 0.95 * 0.5**differ)
+    signal = fitted.effect_size**2 / 12 * everything @ everything.T + fitted.misfit**2 * alike
+    signal += 1e4  # a free level, as good as
+    known = np.linalg.inv(signal[:15, :15] + np.diag(errors**2))
+    np.testing.assert_allclose(mean, signal[15:, :15] @ known @ fitted.y, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        covariance, signal[15:, 15:] - signal[15:, :15] @ known @ signal[:15, 15:], rtol=1e-2, atol=1e-3
+    )
+    drawn = fitted.drawn(rng, 0.0)
+    np.testing.assert_allclose(drawn(new) - drawn(new)[0], mean - mean[0], atol=1e-9)
+
+
+def test_neighbours_are_all_that_fit_and_differ_in_one_choice():
+    problem = Truth(0).problem
+    everything = list(enumerate_choices(problem))
+    for choice in [c for c in everything if problem.is_feasible(c)][:: len(everything) // 20]:
+        found = neighbours(problem, choice)
+        assert len(found) == len(set(found))
+        assert choice not in found
+        assert all(problem.is_feasible(c) for c in found)
+        one_option = [
+            c
+            for c in everything
+            if c.depths == choice.depths and sum(a != b for a, b in zip(c.options, choice.options)) == 1
+        ]
+        assert {c for c in found if c.depths == choice.depths} == {c for c in one_option if problem.is_feasible(c)}
+        moved = [c for c in found if c.depths != choice.depths]
+        assert all(sum(abs(a - b) for a, b in zip(c.depths, choice.depths)) == 1 for c in moved)
 
 
 def test_the_posterior_mean_is_the_textbook_one():
@@ -181,7 +223,11 @@ def test_the_posterior_mean_is_the_textbook_one():
     rng = np.random.default_rng(3)
     x, y, errors = rng.normal(size=(9, 5)), rng.normal(size=9), rng.uniform(0.1, 0.5, 9)
     fitted = EffectsPosterior.fit(x, y, errors)
-    variance = fitted.effect_size**2 / 5 * fitted.x @ fitted.x.T + np.diag(errors**2 + fitted.misfit**2)
+    squares = ((x[:, None] - x[None]) ** 2).sum(-1)
+    variance = fitted.effect_size**2 / 5 * fitted.x @ fitted.x.T + fitted.misfit**2 * np.where(
+        squares, 0.95 * 0.5 ** (squares / 2), 1
+    )
+    variance += np.diag(errors**2)
     inverse = np.linalg.inv(variance)
     level = inverse.sum(axis=0) @ y / inverse.sum()
     np.testing.assert_allclose(fitted.mean, fitted.effect_size**2 / 5 * fitted.x.T @ inverse @ (y - level))

@@ -4,17 +4,19 @@
    kept in the run. The point costs a third of what the uniform one does above the cheapest network (`_PRIOR_AT`): gradients
    at the uniform mixture itself say little of real networks (docs/LOG.md). Whatever the limits, it is the same point, so
    that one model serves all budgets and a larger one is never worse.
-2. *Loop.* All evaluations the run holds are evidence, inside the limits or not. A draw from the posterior of effects has an
-   exact best network within the limits (one integer programme per input resolution; where costs do not add up, mutation and
-   crossover propose); it is evaluated and the posterior fitted again. It ends at `evaluations`, or when proposals have
-   hardly a chance to improve three times in a row.
+2. *Loop.* All evaluations the run holds are evidence, inside the limits or not. A draw from the posterior of effects has
+   exact best networks within the limits (one integer programme per input resolution; where costs do not add up, mutation
+   and crossover propose); they compete with those one choice away from the best known, by the draw and by what is known
+   of networks alike to them. The best is evaluated and the posterior fitted again. It ends at `evaluations`, or when
+   proposals have hardly a chance to improve three times in a row.
 3. *Finalists.* The best few by posterior mean are evaluated on more images, the same for all, half of them dropping out
    each time. The winner has the highest posterior mean of all known networks that fit: by measured score the luckiest
    would win.
 
 Networks are compared on the same images, so the part of the noise that all share says nothing about which is better: only
-the rest counts as noise of an evaluation. What a search evaluates is a function of what the run knew when it began, which
-is written down: a killed search goes on where it stopped.
+the rest counts as noise of an evaluation. Those a search decides between are alike and share more of it than random ones.
+What a search evaluates is a function of what the run knew when it began, which is written down: a killed search goes on
+where it stopped.
 """
 
 from __future__ import annotations
@@ -31,21 +33,22 @@ import torch.nn.functional as F
 
 from snugnet.budgets import feasible
 from snugnet.errors import BadInput
-from snugnet.evaluate.scoring import Answers, Score, best_scale, subnetwork_answers
+from snugnet.evaluate.scoring import Answers, Score, best_scale
 from snugnet.searching.choice_effects import agreement
 from snugnet.searching.context import Outcome, SearchContext, SearchMethod, Task
 from snugnet.searching.objective import Floats, RelaxedObjective
 from snugnet.seeds import Seed
-from snugnet.solve import CALM, INITIAL_WITH_PRIOR, Beliefs, EffectsPosterior, balanced_start, best_choices
+from snugnet.solve import CALM, INITIAL_WITH_PRIOR, Beliefs, EffectsPosterior, balanced_start, best_choices, neighbours
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Layout
-from snugnet.space.sampling import sample
+from snugnet.space.sampling import mutate, sample
 from snugnet.space.space import SearchSpace
 from snugnet.store import fingerprint, read_json, write_json
 
 _PRIOR_AT = 0.35  # MACs of the balanced point: this share of the way from the cheapest network to the uniform mixture
 _RARE = 0.1  # a slot that runs for a smaller share of images counts as if it ran for this one: hardly anything is known
-_SHARED_FROM, _SHARED_IMAGES = 4, 500  # networks and images that tell how much of the noise is shared
+_ALIKE, _ALIKE_SETS, _SHARED_IMAGES = 3, 2, 500  # networks of a set, sets, images: how much of the noise is shared
+_MOST_SHARED = 0.99
 _GENERATIONS, _CHILDREN = 3, 64  # of the proposer where costs do not add up
 
 
@@ -151,7 +154,7 @@ class Adaptive(SearchMethod):
 
     def _prior(self, task: Task) -> tuple[Prior, int]:
         """The prior of these weights, from the run or made now; and the images it took now."""
-        identity = fingerprint(["prior/2", self.passes, self.batch, task.seed, task.evaluator.identity()])
+        identity = fingerprint(["prior/3", self.passes, self.batch, task.seed, task.evaluator.identity()])
         path = None if task.folder is None else task.folder / "prior.json"
         saved = {} if path is None else _saved(path)
         if saved.get("of") == identity:
@@ -243,25 +246,19 @@ def balanced_point(space: SearchSpace) -> tuple[list[Floats], list[Floats]]:
 
 
 def _shared_noise(task: Task) -> tuple[float, int]:
-    """How alike networks find the images: the mean correlation of the per-image scores of a few random networks."""
-    rng = Seed(task.seed).fold_in("shared noise").numpy()
-    evaluator, scores = task.evaluator, []
-    count = min(_SHARED_IMAGES, evaluator.first_images)
-    for _ in range(_SHARED_FROM):
-        network = sample(task.supernet.space, rng)
-        scores.append(
-            _by_image(
-                subnetwork_answers(
-                    task.supernet, network, evaluator.cache, evaluator.split, limit=count, seed=evaluator.seed
-                )
-            )
-        )
-    varying = [row for row in scores if len(row) > 2 and np.ptp(row) > 0]
-    if len(varying) < 2:
-        return 0.0, _SHARED_FROM * count
-    table: Floats = np.asarray(np.corrcoef(np.array(varying)), float)
-    mean = float(table[np.triu_indices(len(table), 1)].mean())
-    return min(max(mean, 0.0), 0.95), _SHARED_FROM * count
+    """How alike similar networks find the images: the mean correlation of the per-image scores of a few mutations."""
+    rng, space, evaluator = Seed(task.seed).fold_in("shared noise").numpy(), task.supernet.space, task.evaluator
+    count, found = min(_SHARED_IMAGES, evaluator.first_images), []
+    for _ in range(_ALIKE_SETS):
+        parent = sample(space, rng)
+        alike = [parent, *(mutate(space, parent, rng) for _ in range(_ALIKE - 1))]
+        rows = [_by_image(evaluator.scorer.answers(network, count)) for network in dict.fromkeys(alike)]
+        varying = [row for row in rows if len(row) > 2 and np.ptp(row) > 0]
+        if len(varying) > 1:
+            table: Floats = np.asarray(np.corrcoef(np.array(varying)), float)
+            found.append(float(table[np.triu_indices(len(table), 1)].mean()))
+    shared = sum(found) / len(found) if found else 0.0
+    return min(max(shared, 0.0), _MOST_SHARED), _ALIKE_SETS * _ALIKE * count
 
 
 def _by_image(answers: Answers) -> Floats:
@@ -328,6 +325,7 @@ class Proposer:
     def __init__(self, context: SearchContext, belief: Belief) -> None:
         self.context, self.belief = context, belief
         self._fits: dict[Architecture, bool] = {}
+        self._beside: dict[Architecture, list[Architecture]] = {}
 
     def fitting(self) -> list[Architecture]:
         """The known networks that meet every limit."""
@@ -347,7 +345,19 @@ class Proposer:
         """None only if every network that fits is known (or, where costs do not add up, no other was met)."""
         columns = Layout(self.context.space).columns
         best = functools.partial(self._best, rng=rng)
-        return self.belief.model.propose(rng, explore, best, len(self.fitting()), columns)
+        return self.belief.model.propose(rng, explore, best, self._near, self.fitting(), columns)
+
+    def _near(self, network: Architecture) -> list[Architecture]:
+        """Networks within the limits that differ from a known one in one choice; where costs do not add up, mutations
+        have met them."""
+        if network not in self._beside:
+            at = [p for p in self.context.problems if network.resolution in p.left.layout.space.resolutions]
+            self._beside[network] = [
+                inside.architecture(choice)
+                for inside in at
+                for choice in neighbours(inside.problem, inside.choice(network))
+            ]
+        return self._beside[network]
 
     def _best(self, effects: Floats, count: int, rng: np.random.Generator) -> list[Architecture]:
         """Networks within the limits, best first under `effects`."""

@@ -4,7 +4,7 @@ Start at `problem`, then `linear`, `integer` (with `lagrangian` inside), `quadra
 `infeasible` explains limits; `adaptive` spends evaluations, by the posterior of effects.
 """
 
-from snugnet.solve.adaptive import CALM, INITIAL_WITH_PRIOR, AdaptiveSearch, Evaluation, adaptive_maximise
+from snugnet.solve.adaptive import CALM, INITIAL_WITH_PRIOR, AdaptiveSearch, Evaluation, adaptive_maximise, neighbours
 from snugnet.solve.effects import Beliefs, EffectsPosterior
 from snugnet.solve.frank_wolfe_steps import (
     Block,
@@ -56,6 +56,7 @@ __all__ = [
     "iterate_joint",
     "linear_schedule",
     "min_max_utilisation",
+    "neighbours",
     "paper_schedule",
     "project",
     "project_alternating",

@@ -1,7 +1,8 @@
 """Adaptive search: a posterior of choice effects, and the exact solver to say what to evaluate next.
 
 Every evaluation is evidence for a sum of effects, one per (slot, option) that runs and one per (group, depth) (`effects`).
-A draw of those effects has an exact best choice within the limits (`integer`); that choice is evaluated next, and the
+A draw of those effects has exact best choices within the limits (`integer`); of them and of those that differ from the best
+known ones in a single choice, the best by the draw and by what is known of choices alike to them is evaluated next, and the
 posterior is fitted again. So evaluations go where the limits are and where effects are still uncertain. The winner is the
 evaluated choice of the highest posterior mean, not of the highest value. Nothing outside the limits is ever evaluated.
 
@@ -11,6 +12,7 @@ passes it again goes on as if it had never stopped.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,7 +125,8 @@ class AdaptiveSearch:
     def propose(self) -> Choice | None:
         """What to evaluate next; None if every fitting choice is known."""
         rng = np.random.default_rng([self._seed, len(self.beliefs.evidence)])
-        return self.beliefs.propose(rng, self._explore, self._best, len(self._fitting()), self.problem.columns)
+        near = functools.partial(neighbours, self.problem)
+        return self.beliefs.propose(rng, self._explore, self._best, near, self._fitting(), self.problem.columns)
 
     def best(self) -> tuple[Choice, float, float]:
         """The fitting evaluated choice of the highest posterior mean, that mean, and its standard error."""
@@ -176,6 +179,32 @@ class AdaptiveSearch:
 
     def _exact(self, objective: Objective, count: int) -> Sequence[Choice]:
         return best_choices(self.problem, objective, count=count).found
+
+
+def neighbours(problem: Problem, choice: Choice) -> list[Choice]:
+    """The choices within the limits that differ in one option that runs, or in one depth; slots that begin to run take every
+    option in turn, several at once the same one."""
+    options, depths = list(choice.options), list(choice.depths)
+    costs, rows = problem.cost_vector(choice), problem.theta[problem.limited]
+    spare = problem.limit - costs[problem.limited]
+    found = []
+    for slot in problem.running(choice):
+        start, size = int(problem.slot_starts[slot]), problem.slot_sizes[slot]
+        more = rows[:, start : start + size] - rows[:, [start + options[slot]]]
+        for option in np.flatnonzero((more <= spare[:, None]).all(axis=0)).tolist():
+            if option != options[slot]:
+                found.append(problem.choice([*options[:slot], option, *options[slot + 1 :]], depths))
+    for g, (slots, group) in enumerate(zip(problem.group_slots, problem.groups)):
+        lower = [d for d in group.depths if d < depths[g]]
+        higher = [d for d in group.depths if d > depths[g]]
+        for depth in (*lower[-1:], *higher[:1]):
+            fresh = slots[depths[g] : depth]
+            for option in range(min((problem.slot_sizes[s] for s in fresh), default=1)):
+                filled = [option if s in fresh else old for s, old in enumerate(options)]
+                candidate = problem.choice(filled, [*depths[:g], depth, *depths[g + 1 :]])
+                if problem.is_feasible(candidate, 0.0):
+                    found.append(candidate)
+    return found
 
 
 def _pooled(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:

@@ -1,14 +1,16 @@
 """A posterior of choice effects, of numbers only, in closed form; and what it says of candidates that were evaluated.
 
-    y_i = a + b p(x_i) + x_i' d + m_i + e_i,     d ~ N(0, s_d^2 / columns),   m_i ~ N(0, s_m^2),   e_i ~ N(0, error_i^2)
+    y_i = a + b p(x_i) + x_i' d + m_i + e_i,     d ~ N(0, s_d^2 / columns),   m ~ N(0, s_m^2 L),   e_i ~ N(0, error_i^2)
 
 x is a row of indicators, p(x) = x' prior what is believed beforehand, m what no sum of effects explains, e the noise of the
-evaluation. a and b are free, b >= 0: where the fit wants a negative b the prior is dropped and everything is fitted without
-it. s_d and s_m come from restricted maximum likelihood. What was evaluated is judged by the mean of a + b p + x'd + m given
-all evidence, never by y alone: of many noisy values the largest is mostly luck.
+evaluation. What no sum explains, candidates that are alike have in common: L_ij halves with every indicator pair in which
+i and j differ (measured: docs/LOG.md), so that a network better than its effects say speaks for those around it. a and b are
+free, b >= 0: where the fit wants a negative b the prior is dropped and everything is fitted without it. s_d and s_m come
+from restricted maximum likelihood. What was evaluated is judged by the mean of a + b p + x'd + m given all evidence, never
+by y alone: of many noisy values the largest is mostly luck.
 
 `Beliefs` keeps the evidence about candidates of any kind (choices of a problem, networks of a space) and says which to
-evaluate next: the best of a draw of effects, by whatever oracle the caller has.
+evaluate next: the best by a draw, of those an oracle proposes for the drawn effects and of those next to the best known.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ Rows = Callable[[Sequence[T]], Floats]
 """candidates -> their rows of indicators [n, columns]"""
 Best = Callable[[Floats, int], Sequence[T]]
 """(effects per column, count) -> candidates within the limits that are good under these effects, best first"""
+Near = Callable[[T], Sequence[T]]
+"""a candidate -> those within the limits that differ from it in one choice"""
 
-_DRAWS: Final = 4  # of effects, before the next best by their mean is taken
+_DRAWS: Final = 4  # before the next best by the mean of effects is taken
+_POOL: Final = 32  # candidates of a draw's effects that compete with those next to the best known
+_INCUMBENTS: Final = 2  # best known ones whose neighbours compete
 _WORTH_OF_DRAWS: Final = 32  # an expected improvement is believed as a mean over this many draws would be
 _EFFECT_GRID: Final = np.geomspace(0.1, 10.0, 7)  # s_d in deviations of y
 _MISFIT_GRID: Final = np.geomspace(0.01, 1.5, 6)  # s_m in deviations of y
+_OWN: Final = 0.05  # of a misfit that nobody shares
 _FEW: Final = 4  # rows below which sizes are assumed rather than fitted
 
 
@@ -71,25 +78,32 @@ class Beliefs(Generic[T]):
         expected = self.expected()
         return sorted(candidates, key=lambda c: (-expected[c][0], self._order(c)))
 
-    def propose(self, rng: np.random.Generator, explore: float, best: Best[T], fitting: int, columns: int) -> T | None:
-        """What to evaluate next: the best of a draw that is not known yet. `fitting`: how many known ones are within the
-        limits. None only if every candidate is known (or the oracle met no other)."""
+    def propose(
+        self, rng: np.random.Generator, explore: float, best: Best[T], near: Near[T], fitting: Sequence[T], columns: int
+    ) -> T | None:
+        """What to evaluate next: the best of a draw that is not known yet. `fitting`: the known ones within the limits.
+        None only if every candidate is known (or the oracle met no other)."""
         for attempt in range(_DRAWS):
-            if (found := self._unknown(best(self._draw(rng, explore, columns), 1 + 4 * attempt))) is not None:
+            if len(self.evidence) < max(self.initial, 1):
+                pool = list(best(self._initial(rng, columns), 1 + 4 * attempt))
+            else:
+                draw = self.posterior.drawn(rng, explore)
+                beside = [c for known in self.ranked(fitting)[:_INCUMBENTS] for c in near(known)]
+                pool = list(dict.fromkeys([*best(draw.effects, _POOL), *beside]))
+                values = draw(self.rows(pool)) if pool else np.zeros(0)
+                pool = [pool[i] for i in sorted(range(len(pool)), key=lambda i: (-values[i], self._order(pool[i])))]
+            if (found := self._unknown(pool)) is not None:
                 return found
         mean = self.posterior.mean if self.evidence else np.zeros(columns)
-        return self._unknown(best(mean, fitting + 1))
+        return self._unknown(best(mean, len(fitting) + 1))
 
     def _unknown(self, candidates: Sequence[T]) -> T | None:
         return next((c for c in candidates if c not in self.evidence), None)
 
-    def _draw(self, rng: np.random.Generator, explore: float, columns: int) -> Floats:
-        """Effects: from the posterior; while too little is known the prior's, then those and random ones in equal parts.
+    def _initial(self, rng: np.random.Generator, columns: int) -> Floats:
+        """Effects while too little is known: the prior's, then those and random ones in equal parts.
 
         The best candidate of such effects fits any limits, and uses them as later ones will."""
-        if len(self.evidence) >= max(self.initial, 1):
-            mean = self.posterior.mean
-            return mean + explore * (self.posterior.draw(rng) - mean)
         noise = rng.normal(size=columns)
         if self.prior is None:
             return noise
@@ -102,17 +116,43 @@ class Beliefs(Generic[T]):
         The error is that of a mean over draws, in closed form: what beats the best in hardly any draw promises nothing."""
         if incumbent is None or len(self.evidence) <= self.initial:
             return True
-        model, (mean_best, error_best) = self.posterior, self.expected()[incumbent]
-        ours, best = self.rows([candidate, incumbent])
-        gain = float(model.predict(ours[None])[0][0]) - mean_best
-        away = ours - best
-        doubt = model.misfit**2 + min(error_best**2, model.misfit**2)
-        spread = math.sqrt(max(float(away @ model.covariance @ away), 0.0) + doubt)
+        mean, covariance = self.posterior.joint(self.rows([candidate, incumbent]))
+        gain = float(mean[0] - mean[1])
+        spread = math.sqrt(max(float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]), 0.0))
         z = gain / max(spread, 1e-300)
         density, below = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-z / math.sqrt(2))
         improvement = spread * (density + z * below)
         square = (gain**2 + spread**2) * below + gain * spread * density
         return improvement >= math.sqrt(max(square - improvement**2, 0.0) / _WORTH_OF_DRAWS)
+
+
+@dataclass(frozen=True, eq=False)
+class ValueModel:
+    """Candidates' rows -> values, up to a constant: a sum of effects, and what the known ones alike to them add."""
+
+    effects: Floats  # [C]
+    known: Floats  # [n, C] rows
+    local: Floats  # [n] what each adds to those alike to it
+
+    def __call__(self, rows: Floats) -> Floats:
+        values: Floats = rows @ self.effects + likeness(rows, self.known) @ self.local
+        return values
+
+
+def likeness(a: Floats, b: Floats) -> Floats:
+    """[n, k] how much of what no sum of effects explains two candidates have in common: half as much per choice that
+    differs; all of it for the same row, and a little less for almost the same, so that nobody is certain of others."""
+    squares = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0.0)
+    common: Floats = np.where(squares < 1e-9, 1.0, (1 - _OWN) * 0.5 ** (squares / 2))
+    return common
+
+
+def _among(rows: Floats) -> Floats:
+    """The same of evidence with itself; different candidates may have one row (free widths), and still differ a little."""
+    common = likeness(rows, rows)
+    np.fill_diagonal(common, 0.0)
+    among: Floats = np.minimum(common, 1 - _OWN) + np.eye(len(rows))
+    return among
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +197,13 @@ class EffectsPosterior:
         levels: Floats = self._free_covariance @ (self._free.T @ (self._inverse @ unexplained))
         return levels
 
-    def _effects(self, y: Floats) -> tuple[float, Floats]:
-        """The level at the centre and the effects [C] that belong to these values."""
+    def _effects(self, y: Floats) -> tuple[float, Floats, Floats]:
+        """The level at the centre, the effects [C] and the local parts [n] that belong to these values."""
         levels = self._levels(y)
-        residual = y - self.x @ self.offset - self._free @ levels
-        d = self.offset + self.effect_size**2 / self.x.shape[1] * (self.x.T @ (self._inverse @ residual))
-        return float(levels[0]), d + levels[1] * self.prior if len(levels) > 1 and self.prior is not None else d
+        pull: Floats = self._inverse @ (y - self.x @ self.offset - self._free @ levels)
+        d = self.offset + self.effect_size**2 / self.x.shape[1] * (self.x.T @ pull)
+        d = d + levels[1] * self.prior if len(levels) > 1 and self.prior is not None else d
+        return float(levels[0]), d, self.misfit**2 * pull
 
     @property
     def slope(self) -> float:
@@ -188,17 +229,16 @@ class EffectsPosterior:
         covariance: Floats = size * basis - cross.T @ self._inverse @ cross + gap.T @ self._free_covariance @ gap
         return covariance
 
-    def predict(self, x: ArrayLike) -> tuple[Floats, Floats]:
-        """Mean and variance of a + b p(x) + x'd for rows [n, C]; a new network's own misfit comes on top."""
+    def joint(self, x: ArrayLike) -> tuple[Floats, Floats]:
+        """Mean [k] and covariance [k, k] of the true values a + b p(x) + x'd + m of rows [k, C]."""
         rows = np.asarray(x, float) - self.centre
-        level, effects = self._effects(self.y)
-        size = self.effect_size**2 / self.x.shape[1]
-        cross = size * self.x @ rows.T
-        free = self._free_columns(rows)
-        gap = free.T - self._free.T @ self._inverse @ cross
-        variance = size * (rows**2).sum(axis=1) - np.einsum("in,ij,jn->n", cross, self._inverse, cross)
-        variance += np.einsum("in,ij,jn->n", gap, self._free_covariance, gap)
-        return level + rows @ effects, np.maximum(variance, 0.0)
+        level, effects, local = self._effects(self.y)
+        size, shared = self.effect_size**2 / self.x.shape[1], likeness(self.x, rows)
+        cross = size * self.x @ rows.T + self.misfit**2 * shared
+        gap = self._free_columns(rows).T - self._free.T @ self._inverse @ cross
+        covariance = size * rows @ rows.T + self.misfit**2 * likeness(rows, rows)
+        covariance = covariance - cross.T @ self._inverse @ cross + gap.T @ self._free_covariance @ gap
+        return level + rows @ effects + shared.T @ local, covariance
 
     def evaluated(self) -> tuple[Floats, Floats]:
         """Mean and variance of the true values of the evidence's own rows: model, misfit and noise weighed together."""
@@ -213,11 +253,18 @@ class EffectsPosterior:
         predicted: Floats = self.y - residual / np.maximum(np.diag(projector), 1e-300)
         return predicted
 
-    def draw(self, rng: np.random.Generator) -> Floats:
-        """[C] effects drawn from their posterior: a draw from the prior, corrected by what it gets wrong."""
-        d = rng.normal(0.0, self.effect_size / math.sqrt(self.x.shape[1]), self.x.shape[1])
-        noise = rng.normal(0.0, 1.0, len(self.y)) * np.sqrt(self.noise + self.misfit**2)
-        return self._effects(self.y - self.x @ d - noise)[1] + d
+    def drawn(self, rng: np.random.Generator, explore: float = 1.0) -> ValueModel:
+        """The posterior mean and `explore` times what a draw of effects and misfits is away from it.
+
+        A draw is one from the prior, corrected by what it gets wrong; of misfits elsewhere the expected part is taken."""
+        _, effects, local = self._effects(self.y)
+        if explore > 0:
+            d = rng.normal(0.0, self.effect_size / math.sqrt(self.x.shape[1]), self.x.shape[1])
+            misfits = self.misfit * (np.linalg.cholesky(_among(self.x)) @ rng.normal(size=len(self.y)))
+            noise = rng.normal(size=len(self.y)) * np.sqrt(self.noise)
+            _, other, away = self._effects(self.y - self.x @ d - misfits - noise)
+            effects, local = effects + explore * (other + d - effects), local + explore * (away - local)
+        return ValueModel(effects=effects, known=self.x + self.centre, local=local)
 
     def _free_columns(self, rows: Floats) -> Floats:
         ones = np.ones((len(rows), 1))
@@ -234,7 +281,7 @@ def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dro
     x = rows - centre
     free = np.ones((len(y), 1)) if prior is None else np.column_stack([np.ones(len(y)), x @ prior])
     scale = max(float(y.std()), 1e-3 * math.sqrt(float(noise.mean())), 1e-9 * float(np.abs(y).max()), 1e-12)
-    gram, offset = x @ x.T / x.shape[1], np.zeros(x.shape[1])
+    gram, alike, offset = x @ x.T / x.shape[1], _among(x), np.zeros(x.shape[1])
     if len(y) < _FEW:
         # Too few to fit sizes or a slope: the prior at the values' scale, effects as large as their spread.
         if prior is not None:
@@ -242,31 +289,35 @@ def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dro
             offset = prior * (float(y.std()) / spread if y.std() > 0 and spread > 0 else 1.0)
         sizes, free = (scale, scale / 2), free[:, :1]
     else:
-        sizes = _fitted_sizes(gram, y, noise, free, scale)
-    inverse = np.asarray(np.linalg.inv(_variance(gram, noise, *sizes)), np.float64)
+        sizes = _fitted_sizes(gram, alike, y, noise, free, scale)
+    inverse = np.asarray(np.linalg.inv(_variance(gram, alike, noise, *sizes)), np.float64)
     covariance = np.asarray(np.linalg.inv(free.T @ inverse @ free), np.float64)
     return EffectsPosterior(x, centre, y, noise, prior, dropped, offset, *sizes, free, inverse, covariance)
 
 
-def _fitted_sizes(gram: Floats, y: Floats, noise: Floats, free: Floats, scale: float) -> tuple[float, float]:
+def _fitted_sizes(
+    gram: Floats, alike: Floats, y: Floats, noise: Floats, free: Floats, scale: float
+) -> tuple[float, float]:
     """s_d and s_m: the likeliest of a grid, then of a finer one around it."""
 
     def likeliest(grid: list[tuple[float, float]]) -> tuple[float, float]:
-        return max(grid, key=lambda sizes: _likelihood(gram, y, noise, free, *sizes))
+        return max(grid, key=lambda sizes: _likelihood(gram, alike, y, noise, free, *sizes))
 
     best = likeliest([(float(d) * scale, float(m) * scale) for d in _EFFECT_GRID for m in _MISFIT_GRID])
     ratio = (_EFFECT_GRID[1] / _EFFECT_GRID[0]) ** 0.5
     return likeliest([(best[0] * ratio**i, best[1] * ratio**j) for i in (-1, 0, 1) for j in (-1, 0, 1)])
 
 
-def _variance(gram: Floats, noise: Floats, spread: float, misfit: float) -> Floats:
-    variance: Floats = spread**2 * gram + np.diag(noise + misfit**2)
+def _variance(gram: Floats, alike: Floats, noise: Floats, spread: float, misfit: float) -> Floats:
+    variance: Floats = spread**2 * gram + misfit**2 * alike + np.diag(noise)
     return variance
 
 
-def _likelihood(gram: Floats, y: Floats, noise: Floats, free: Floats, spread: float, misfit: float) -> float:
+def _likelihood(
+    gram: Floats, alike: Floats, y: Floats, noise: Floats, free: Floats, spread: float, misfit: float
+) -> float:
     """The restricted log likelihood of both sizes."""
-    variance = _variance(gram, noise, spread, misfit)
+    variance = _variance(gram, alike, noise, spread, misfit)
     solved = np.linalg.solve(variance, np.column_stack([free, y]))
     weighted, residual = solved[:, :-1], solved[:, -1]
     inner = free.T @ weighted
