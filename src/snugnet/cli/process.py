@@ -46,10 +46,10 @@ def leave(verb: str | None, code: int) -> NoReturn:
         ending: Any = (threading, atexit)  # both calls are the interpreter's own, and have no public name
         ending[0]._shutdown()
         ending[1]._run_exitfuncs()
-        with contextlib.suppress(OSError, ValueError):  # closed by who read it
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # closed, by who read it or by us
+                stream.flush()
+        os._exit(code)
     sys.exit(code)
 
 
