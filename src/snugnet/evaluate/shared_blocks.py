@@ -24,7 +24,9 @@ from snugnet.nets.extraction import fold
 from snugnet.space.architecture import Architecture
 from snugnet.space.spec import NetworkSpec
 
-KEEP_BYTES = 64 << 20  # more comes anew from the system, page by page: 200 MB cost random networks a fifth of their time
+KEEP_BYTES = (
+    64 << 20
+)  # more comes anew from the system, page by page: 200 MB cost random networks a fifth of their time
 
 
 @final
