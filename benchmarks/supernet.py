@@ -12,8 +12,8 @@ A step is forward, cross entropy, backward. Contestants take turns; reported are
 - sandwich_over_plain_sum: a sandwich step in AttentiveNAS's space (largest, two random, smallest network, distilled in
   place, images resized to each; clipping and one SGD step) against the sum of plain steps of the same four, each built
   alone and fed at its resolution, clipping and SGD included.
-The plain networks in these ratios are of torch's own layers (nn.Conv2d throughout), as any user would write them. Ours train
-with faster depthwise gradients (nets/depthwise.py): ratios against those have `our_` before the plain network's name.
+The plain networks in these ratios are of torch's own layers throughout, as any user would write them. Ours train with faster
+layers (nets/fused.py, nets/depthwise.py): ratios against those have `our_` before the plain network's name.
 Tensors are in channels-last memory for all. "lowres" is the low-resolution space at 28 px, batch 128.
 """
 
@@ -36,7 +36,7 @@ from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
 from snugnet.evaluate.scoring import resized
 from snugnet.nets import MixedSupernet, build
-from snugnet.nets.blocks import DepthwiseConv2d
+from snugnet.nets.blocks import ConvUnit, DepthwiseConv2d
 from snugnet.nets.network import fixed_weights
 from snugnet.nets.supernet import Supernet
 from snugnet.space import Architecture, largest, preset, sample, smallest
@@ -63,10 +63,12 @@ def median_times(contestants: dict[str, Callable[[], None]], rounds: int) -> dic
 
 
 def torch_layers(network: torch.nn.Module) -> torch.nn.Module:
-    """The same network with torch's own depthwise layers, in channels-last memory."""
+    """The same network of torch's own layers alone, each run by itself, in channels-last memory."""
     for module in network.modules():
         if isinstance(module, DepthwiseConv2d):
             module.__class__ = torch.nn.Conv2d
+        elif isinstance(module, ConvUnit):
+            module.__class__ = torch.nn.Sequential
     return network.to(memory_format=LAST)
 
 

@@ -46,7 +46,7 @@ def test_no_trace_of_the_search_machinery():
     kinds = {type(m).__module__.split(".")[0] for m in network.modules() if type(m).__module__.startswith("torch")}
     own = {type(m).__name__ for m in network.modules() if type(m).__module__.startswith("snugnet")}
     assert kinds == {"torch"}
-    assert own == {"Network", "InvertedResidual", "DepthwiseConv2d", "SqueezeExcite", "ClassifierHead"}
+    assert own == {"Network", "InvertedResidual", "ConvUnit", "DepthwiseConv2d", "SqueezeExcite", "ClassifierHead"}
 
 
 def test_blocks_with_a_shortcut_start_as_it_where_the_paper_says_so():

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugnet.nets import native
 from snugnet.nets.depthwise import depthwise, padded, same_padding
+from snugnet.nets.fused import depthwise_unit, norm_act
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
@@ -97,10 +99,39 @@ def conv_unit(
     }
     if act is not None:
         layers["act"] = activation(act)
-    unit = nn.Sequential()
+    unit = ConvUnit()
     for name, layer in layers.items():
         unit.add_module(name, layer)
     return unit
+
+
+@final
+class ConvUnit(nn.Sequential):
+    """Convolution `conv`, BN `norm` and perhaps activation `act`: in training what `fused` does of them in one step."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        conv, norm = self.conv, self.norm
+        act: nn.Module | None = getattr(self, "act", None)
+        usual = isinstance(norm, nn.BatchNorm2d) and norm.training and norm.momentum is not None
+        if not usual or _watched(self) or not native.fits(input):
+            plain: Tensor = super().forward(input)
+            return plain
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.num_batches_tracked is not None
+        alone = conv.groups == conv.in_channels and conv.groups > 1
+        if alone and isinstance(conv, (DepthwiseConv2d, SameConv2d)) and conv.bias is None and conv.training:
+            rule: Padding = "same" if isinstance(conv, SameConv2d) else "symmetric"
+            out, _ = depthwise_unit(input, conv.weight, norm, act, conv.stride[0], rule)
+        else:
+            out = norm_act(conv(input), norm, act)
+        norm.num_batches_tracked.add_(1)
+        return out
+
+
+def _watched(unit: nn.Module) -> bool:
+    """Whether somebody listens at a layer: then each runs by itself."""
+    return any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in unit.children())
 
 
 @final

@@ -32,24 +32,10 @@ from torch import Tensor, nn
 
 from snugnet.devices.agent import processor
 from snugnet.nets.blocks import activation, gate
-from snugnet.nets.depthwise import depthwise
-from snugnet.nets.gather import IntArray, pool_tail
+from snugnet.nets.fused import depthwise_unit, norm_act, scaled
+from snugnet.nets.gather import IntArray
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec
-
-
-def batch_norm(x: Tensor, norm: nn.BatchNorm2d, channels: int) -> Tensor:
-    """BN by the first `channels` channels of `norm`; a single value per channel is normalised as in evaluation."""
-    training = norm.training and x.numel() > x.shape[1]
-    mean, var = norm.running_mean, norm.running_var
-    weight: Tensor = norm.weight
-    bias: Tensor = norm.bias
-    assert mean is not None
-    assert var is not None
-    if channels != norm.num_features:
-        mean, var, weight, bias = (prefix(tensor, channels) for tensor in (mean, var, weight, bias))
-    momentum = 0.0 if norm.momentum is None else norm.momentum
-    return F.batch_norm(x, mean, var, weight, bias, training, momentum, norm.eps)
 
 
 def pointwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -173,11 +159,11 @@ class ElasticOperation(nn.Module):
 
     def one(self, x: Tensor, part: BlockSpec) -> Tensor:
         """All images take `part`: slices of the weights, nothing more."""
-        d = self._depthwise(self._expand(x, part.mid_channels), part.kernel, part.mid_channels)
-        if part.se:
+        pool_from = 0 if part.se else None
+        d, pooled = self._depthwise(self._expand(x, part.mid_channels), part.kernel, part.mid_channels, pool_from)
+        if pooled is not None:
             assert self.se is not None
-            d, pooled = pool_tail(d, 0)
-            d = d * self.se.gates(pooled, part.se)[:, :, None, None]
+            d = scaled(d, self.se.gates(pooled, part.se))
         return self._project(d, part.mid_channels, part.out_channels)
 
     def many(
@@ -204,9 +190,11 @@ class ElasticOperation(nn.Module):
         else:
             most = [int(mid_channels[a:b].max()) if self.expand is not None else x.shape[1] for _, a, b in stretches]
             inner = [self._expand(part, width) for part, width in zip(x.split(sizes), most)]
-        chunks = [self._depthwise(d, size, width) for d, size, width in zip(inner, kernels, most)]
         parts = [slice(start, stop) for _, start, stop in stretches]
-        chunks = self._scaled(chunks, [mid_channels[p] for p in parts], [squeeze_channels[p] for p in parts])
+        squeezes = [squeeze_channels[part] for part in parts]
+        starts = [None if (h == 0).all() else int(np.count_nonzero(h == 0)) for h in squeezes]
+        pairs = [self._depthwise(*of_group) for of_group in zip(inner, kernels, most, starts)]
+        chunks = self._scaled(pairs, [mid_channels[part] for part in parts], squeezes)
         if len({*most}) == 1 and chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
             # Small maps: joining the images costs less than a second gradient as large as the weight.
             joined = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
@@ -214,7 +202,7 @@ class ElasticOperation(nn.Module):
         else:
             pieces = [pointwise(d, self._projection(width, out_channels)) for d, width in zip(chunks, most)]
             y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return batch_norm(y, self._norm(self.project), out_channels)
+        return norm_act(y, self._norm(self.project))
 
     def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockSpec, ...]) -> Tensor:
         """sum_c weights_c * choice_c(x); `weights` is [C] for all images or [N, C] for each, C = len(parts)."""
@@ -223,15 +211,13 @@ class ElasticOperation(nn.Module):
             mine = [c for c, part in enumerate(parts) if part.kernel == size]
             if not mine:
                 continue
-            d = self._depthwise(wide, size, self.mid_channels)
+            d, _ = self._depthwise(wide, size, self.mid_channels, None)
             factor = self._mixed_scale(d, weights, mine, parts)
             term = d * factor[:, :, None, None]
             mixture = term if mixture is None else mixture + term
         assert mixture is not None
         norm = self._norm(self.project)
-        y = batch_norm(
-            pointwise(mixture, self._projection(self.mid_channels, self.out_channels)), norm, self.out_channels
-        )
+        y = norm_act(pointwise(mixture, self._projection(self.mid_channels, self.out_channels)), norm)
         if norm.training:
             return y
         # BN's shift belongs to every choice: weigh it too, so that the result is linear in the weights off the simplex.
@@ -259,20 +245,24 @@ class ElasticOperation(nn.Module):
         return total.reshape(-1, self.mid_channels)
 
     def _scaled(
-        self, chunks: list[Tensor], mid_channels: list[IntArray], squeeze_channels: list[IntArray]
+        self,
+        pairs: list[tuple[Tensor, Tensor | None]],
+        mid_channels: list[IntArray],
+        squeeze_channels: list[IntArray],
     ) -> list[Tensor]:
         """Each image's channels times its mask and, for the last images of a chunk, those with squeeze-excite, its gate.
 
-        The gates of all chunks come from one pass through the squeeze-excite layer."""
+        `pairs`: chunks with the means of their last images. The gates of all come from one pass through the layer."""
+        chunks = [d for d, _ in pairs]
         starts = [int(np.count_nonzero(h == 0)) for h in squeeze_channels]
         masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(chunks, mid_channels)]
         gates: list[Tensor | None] = [None] * len(chunks)
-        gated = [i for i, h in enumerate(squeeze_channels) if starts[i] < len(h)]
+        gated = [i for i, (_, means) in enumerate(pairs) if means is not None]
         if gated:
             pooled, most = [], max(chunks[i].shape[1] for i in gated)
             for i in gated:
-                chunks[i], means = pool_tail(chunks[i], starts[i])
-                mask = masks[i]
+                means, mask = pairs[i][1], masks[i]
+                assert means is not None
                 means = means if mask is None else means * mask[starts[i] :]
                 pooled.append(means if means.shape[1] == most else F.pad(means, (0, most - means.shape[1])))
             opened = self._gates(pooled, np.concatenate([squeeze_channels[i][starts[i] :] for i in gated]))
@@ -292,24 +282,21 @@ class ElasticOperation(nn.Module):
         if self.expand is None:
             return x
         conv = self._conv(self.expand)
-        y = pointwise(x, prefix(conv, mid_channels, x.shape[1]))
-        out: Tensor = self.act(batch_norm(y, self._norm(self.expand), mid_channels))
-        return out
+        return norm_act(pointwise(x, prefix(conv, mid_channels, x.shape[1])), self._norm(self.expand), self.act)
 
-    def _depthwise(self, x: Tensor, kernel: int, mid_channels: int) -> Tensor:
+    def _depthwise(
+        self, x: Tensor, kernel: int, mid_channels: int, pool_from: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The map, and the means over positions of the images from `pool_from` on."""
         unit = self.depthwise[str(max(self.kernels) if self.crop else kernel)]
-        weight = prefix(self._conv(unit), mid_channels)
+        weight = self._conv(unit)
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
-            weight = weight[:, :, cut:-cut, cut:-cut]
-        y = depthwise(x, weight, self.stride, self.padding)
-        out: Tensor = self.act(batch_norm(y, self._norm(unit), mid_channels))
-        return out
+            weight = prefix(weight, mid_channels)[:, :, cut:-cut, cut:-cut].contiguous()
+        return depthwise_unit(x, weight, self._norm(unit), self.act, self.stride, self.padding, pool_from)
 
     def _project(self, d: Tensor, mid_channels: int, out_channels: int) -> Tensor:
-        return batch_norm(
-            pointwise(d, self._projection(mid_channels, out_channels)), self._norm(self.project), out_channels
-        )
+        return norm_act(pointwise(d, self._projection(mid_channels, out_channels)), self._norm(self.project))
 
     def _projection(self, mid_channels: int, out_channels: int) -> Tensor:
         return prefix(self._conv(self.project), out_channels, mid_channels)
@@ -328,11 +315,11 @@ class ElasticOperation(nn.Module):
 def _times(d: Tensor, mask: Tensor | None, gates: Tensor | None, off: int) -> Tensor:
     """d with its first `off` images times `mask` and the others times `gates`, which hold their masks already."""
     if gates is None:
-        return d if mask is None else d * mask[:, :, None, None]
+        return d if mask is None else scaled(d, mask)
     if off:
         rest = gates.new_ones(off, gates.shape[1]) if mask is None else mask[:off]
         gates = torch.cat([rest, gates])
-    return d * gates[:, :, None, None]
+    return scaled(d, gates)
 
 
 def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, eps: float, stride: int = 1) -> nn.Sequential:

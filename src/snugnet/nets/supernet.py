@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from snugnet.errors import BadInput, BadSpace
 from snugnet.nets.blocks import activation, conv_unit, initialise, stem_module
 from snugnet.nets.depthwise import padded
-from snugnet.nets.elastic import batch_norm, pointwise, prefix, prefix_mask
+from snugnet.nets.elastic import pointwise, prefix, prefix_mask
 from snugnet.nets.elastic_block import ElasticBlock
+from snugnet.nets.fused import norm_act
 from snugnet.nets.gather import IntArray, reorder
 from snugnet.space.architecture import Architecture
 from snugnet.space.layout import Genes, Layout, Slot
@@ -208,8 +209,7 @@ class Supernet(nn.Module):
         assert isinstance(norm, nn.BatchNorm2d)
         x, padding = padded(images, conv.kernel_size[0], conv.stride[0], self.space.rules.padding)
         y = F.conv2d(x, prefix(conv.weight, width), stride=conv.stride, padding=padding)
-        out: Tensor = act(batch_norm(y, norm, width))
-        return out
+        return norm_act(y, norm, act)
 
     def _resize(self, images: Tensor, size: int) -> Tensor:
         if len(self.space.resolutions) == 1 or images.shape[-1] == size:
@@ -264,8 +264,7 @@ class ElasticHead(nn.Module):
         assert isinstance(act, nn.Module)
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        out: Tensor = act(batch_norm(pointwise(x, prefix(conv.weight, width, x.shape[1])), norm, width))
-        return out
+        return norm_act(pointwise(x, prefix(conv.weight, width, x.shape[1])), norm, act)
 
 
 _AS_THE_SPACE_SAYS = Regularisation()
