@@ -91,7 +91,7 @@ class Beliefs(Generic[T]):
                 beside = [c for known in self.ranked(fitting)[:_INCUMBENTS] for c in near(known)]
                 pool = list(dict.fromkeys([*best(draw.effects, _POOL), *beside]))
                 values = draw(self.rows(pool)) if pool else np.zeros(0)
-                pool = [pool[i] for i in sorted(range(len(pool)), key=lambda i: (-values[i], self._order(pool[i])))]
+                pool = [pool[i] for i in np.argsort(-values, kind="stable")]
             if (found := self._unknown(pool)) is not None:
                 return found
         mean = self.posterior.mean if self.evidence else np.zeros(columns)
