@@ -14,24 +14,39 @@ import numpy as np
 
 OTHERS = ("random", "evolution", "instant", "bcsfw")
 METHODS = (*OTHERS, "adaptive")
+FIELDS = ("score", "accuracy", "test_accuracy")
 EXTRA = "bcsfw-24"  # Frank-Wolfe with as many differentiated images as `adaptive` has at the most; where it was run
 
 
 def summary(rows: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
-    """Mean advantage of `adaptive` over every other method: everywhere, and per data set."""
-    told: dict[str, Any] = {}
-    for place in ("everything", *dict.fromkeys(row["set"] for row in rows)):
-        some = [row for row in rows if place in ("everything", row["set"])]
+    """Mean advantage of `adaptive` over every other method: per data set, and over all, where every set counts alike."""
+    told: dict[str, Any] = {"everything": {}}
+    for place in dict.fromkeys(row["set"] for row in rows):
         for count in counts:
-            here = [row for row in some if row["count"] == count]
+            here = [row for row in rows if row["count"] == count and row["set"] == place]
             ours = {case(row): row for row in here if row["method"] == "adaptive"}
             for name in (*OTHERS, EXTRA):
                 pairs = [(ours[case(row)], row) for row in here if row["method"] == name and case(row) in ours]
                 if pairs:
                     told.setdefault(place, {}).setdefault(str(count), {})[name] = {
-                        field: clustered(pairs, field) for field in ("score", "accuracy", "test_accuracy")
+                        field: clustered(pairs, field) for field in FIELDS
                     }
+    places = [place for place in told if place != "everything"]
+    for count in map(str, counts):
+        for name in (*OTHERS, EXTRA):
+            parts = [told[place][count][name] for place in places if name in told[place].get(count, {})]
+            if parts:
+                together = {field: _together([part[field] for part in parts]) for field in FIELDS}
+                told["everything"].setdefault(count, {})[name] = together
     return told
+
+
+def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of several data sets' means: easy sets may have more super-networks than others."""
+    mean, errors = float(np.mean([part["mean"] for part in parts])), [part["error"] for part in parts]
+    error = None if None in errors else float(np.sqrt(np.sum(np.square(errors)))) / len(parts)
+    sums = {name: sum(part[name] for part in parts) for name in ("pairs", "networks", "supernets")}
+    return {"mean": mean, "error": error, "errors": None if error is None else mean / max(error, 1e-12), **sums}
 
 
 def case(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -88,7 +103,7 @@ def markdown(facts: dict[str, Any]) -> str:
     ]
     for place, by_count in facts["summary"].items():
         for count, by_name in by_count.items():
-            for field, label in (("score", "score"), ("accuracy", "accuracy"), ("test_accuracy", "test accuracy")):
+            for field, label in zip(FIELDS, ("score", "accuracy", "test accuracy")):
                 cells = [_cell(by_name[name][field]) if name in by_name else "-" for name in others]
                 lines.append(f"| {place}, {label} x 100 | {count} | " + " | ".join(cells) + " |")
     for count, by_name in facts["regret"].items():
