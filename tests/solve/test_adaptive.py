@@ -200,6 +200,21 @@ def test_what_known_candidates_say_of_those_alike_to_them():
     np.testing.assert_allclose(drawn(new) - drawn(new)[0], mean - mean[0], atol=1e-9)
 
 
+def test_noise_that_goes_with_choices_does_not_become_less_by_more_evaluations():
+    """With noise of each evaluation's own, many evaluations find the truth; with as much noise of effects, they do not."""
+    rng = np.random.default_rng(1)
+    x = np.eye(3)[rng.integers(0, 3, (120, 4))].reshape(120, 12)
+    y = x @ rng.normal(size=12)
+    own = EffectsPosterior.fit(x, y, np.full(120, 1.0))
+    common = EffectsPosterior.fit(x, y, np.full(120, 1e-3), common=np.full(120, 0.6))
+    distance = x[0] - x[1]
+    doubt = [float(np.sqrt(distance @ fitted.covariance @ distance)) for fitted in (own, common)]
+    assert doubt[1] > 1.5 * doubt[0]
+    assert np.ptp(x @ common.mean) < np.ptp(x @ own.mean)  # what the images may have favoured is believed less
+    twice = EffectsPosterior.fit(x, y, np.full(120, 1e-3), common=np.where(np.arange(120) % 2, 0.3, 0.6))
+    assert (np.linalg.eigvalsh(twice.noise) > 0).all()
+
+
 def test_neighbours_are_all_that_fit_and_differ_in_one_choice():
     problem = Truth(0).problem
     everything = list(enumerate_choices(problem))

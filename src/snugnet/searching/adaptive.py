@@ -13,8 +13,10 @@
    each time. The winner has the highest posterior mean of all known networks that fit: by measured score the luckiest
    would win.
 
-Networks are compared on the same images, so the part of the noise that all share says nothing about which is better: only
-the rest counts as noise of an evaluation. Those a search decides between are alike and share more of it than random ones.
+Networks are compared on the same images. The part of the noise that all share says nothing about which is better; the part
+that goes with a choice, because these images happen to favour it in every network, does not become less by more
+evaluations (`solve.effects`); what is left is an evaluation's own. A few random networks and mutations of them tell how much
+there is of each.
 What a search evaluates is a function of what the run knew when it began, which is written down: a killed search goes on
 where it stopped.
 """
@@ -48,7 +50,8 @@ from snugnet.store import fingerprint, read_json, write_json
 _PRIOR_AT = 0.35  # MACs of the balanced point: this share of the way from the cheapest network to the uniform mixture
 _RARE = 0.1  # a slot that runs for a smaller share of images counts as if it ran for this one: hardly anything is known
 _ALIKE, _ALIKE_SETS, _SHARED_IMAGES = 3, 2, 500  # networks of a set, sets, images: how much of the noise is shared
-_MOST_SHARED = 0.99
+_LEAST_OWN = 1e-3  # of an evaluation's noise
+_COUNTED = 0.3  # of the noise that goes with choices; all of it makes searches too timid on many images (docs/LOG.md)
 _GENERATIONS, _CHILDREN = 3, 64  # of the proposer where costs do not add up
 
 
@@ -89,7 +92,7 @@ class Adaptive(SearchMethod):
             "known": len(belief.scores) - len(trace),
             "worths": {"value": belief.model.posterior.mean.tolist(), "error": belief.effect_errors().tolist()},
             "prior_slope": belief.model.posterior.slope,
-            "shared_noise": prior.shared,
+            "noise": asdict(prior.noise),
             **belief.correlations(),
         }
         return Outcome(architecture=winner, images=images, expected=accuracy, error=error, trace=trace, details=details)
@@ -154,11 +157,11 @@ class Adaptive(SearchMethod):
 
     def _prior(self, task: Task) -> tuple[Prior, int]:
         """The prior of these weights, from the run or made now; and the images it took now."""
-        identity = fingerprint(["prior/3", self.passes, self.batch, task.seed, task.evaluator.identity()])
+        identity = fingerprint(["prior/4", self.passes, self.batch, task.seed, task.evaluator.identity()])
         path = None if task.folder is None else task.folder / "prior.json"
         saved = {} if path is None else _saved(path)
         if saved.get("of") == identity:
-            return Prior(effects=saved["effects"], shared=float(saved["shared"])), 0
+            return Prior(effects=saved["effects"], noise=Noise(**saved["noise"])), 0
         prior, images = make_prior(task, self.passes, self.batch)
         if path is not None:
             write_json(path, {"of": identity, **asdict(prior)})
@@ -178,10 +181,21 @@ def _saved(path: Path) -> dict[str, Any]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """What is believed before any evaluation: effects per column (None: nothing), and how much of the noise is shared."""
+    """What is believed before any evaluation: effects per column (None: nothing), and how the images' noise is shared."""
 
     effects: list[float] | None
-    shared: float  # correlation of the per-image scores of two networks
+    noise: Noise
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Parts of the variance of an evaluation by its images: of every column that differs, of each network itself, and what
+    alike networks have in common."""
+
+    column: float
+    own: float
+    shared: float
 
 
 def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
@@ -207,8 +221,8 @@ def make_prior(task: Task, passes: int, batch: int) -> tuple[Prior, int]:
             images += objective.images
         by_resolution = -np.array(losses) if len(losses) > 1 else np.zeros(0)
         effects = np.concatenate([np.mean(parts, axis=0), by_resolution]).tolist()
-    shared, more = _shared_noise(task)
-    return Prior(effects=effects, shared=shared), images + more
+    noise, more = _noise(task)
+    return Prior(effects=effects, noise=noise), images + more
 
 
 def gradient(
@@ -245,20 +259,32 @@ def balanced_point(space: SearchSpace) -> tuple[list[Floats], list[Floats]]:
     return whole.spread(balanced_start(inside).value if limit > low else uniform)
 
 
-def _shared_noise(task: Task) -> tuple[float, int]:
-    """How alike similar networks find the images: the mean correlation of the per-image scores of a few mutations."""
+def _noise(task: Task) -> tuple[Noise, int]:
+    """From per-image scores of a few random networks and mutations of them: how far two of them differ from image to image
+    (variance over the mean network's), by how many of their columns differ. And the images it took."""
     rng, space, evaluator = Seed(task.seed).fold_in("shared noise").numpy(), task.supernet.space, task.evaluator
-    count, found = min(_SHARED_IMAGES, evaluator.first_images), []
-    for _ in range(_ALIKE_SETS):
-        parent = sample(space, rng)
-        alike = [parent, *(mutate(space, parent, rng) for _ in range(_ALIKE - 1))]
-        rows = [_by_image(evaluator.scorer.answers(network, count)) for network in dict.fromkeys(alike)]
-        varying = [row for row in rows if len(row) > 2 and np.ptp(row) > 0]
-        if len(varying) > 1:
-            table: Floats = np.asarray(np.corrcoef(np.array(varying)), float)
-            found.append(float(table[np.triu_indices(len(table), 1)].mean()))
-    shared = sum(found) / len(found) if found else 0.0
-    return min(max(shared, 0.0), _MOST_SHARED), _ALIKE_SETS * _ALIKE * count
+    parents = [sample(space, rng) for _ in range(_ALIKE_SETS)]
+    sets = [[parent, *(mutate(space, parent, rng) for _ in range(_ALIKE - 1))] for parent in parents]
+    networks = [network for alike in sets for network in alike]
+    count = min(_SHARED_IMAGES, evaluator.first_images)
+    scores = np.array([_by_image(evaluator.scorer.answers(network, count)) for network in networks])
+    rows = Layout(space).features(Layout(space).encode(networks))
+    size = float(scores.var(axis=1).mean())
+    if scores.shape[1] < 3 or size == 0:
+        return Noise(column=0.0, own=1.0, shared=0.0), len(networks) * count
+    pairs = [(i, j) for i in range(len(networks)) for j in range(i)]
+    columns = np.array([np.sum((rows[i] - rows[j]) ** 2) for i, j in pairs])
+    apart = np.array([np.var(scores[i] - scores[j]) / size for i, j in pairs])
+    near = np.array([i // _ALIKE == j // _ALIKE for i, j in pairs])
+    (few, little), (many, much) = ((columns[some].mean(), apart[some].mean()) for some in (near, ~near))
+    by_column = min(max((much - little) / max(many - few, 1e-9), 0.0), much / max(many, 1e-9))
+    own = min(max((little - by_column * few) / 2, _LEAST_OWN), 1.0)
+    noise = Noise(
+        column=float(_COUNTED * by_column),
+        own=float(own + _COUNTED * little / 2),
+        shared=float(max(1 - little / 2, 0.0)),
+    )
+    return noise, len(networks) * count
 
 
 def _by_image(answers: Answers) -> Floats:
@@ -284,8 +310,8 @@ class Belief:
         if network in self.scores and self.scores[network].images >= score.images:
             return
         self.scores[network] = score
-        own = math.sqrt(1 - self._prior.shared)
-        self.model.learn(network, score.score, own * (score.error if math.isfinite(score.error) else 1.0))
+        error, noise = score.error if math.isfinite(score.error) else 1.0, self._prior.noise
+        self.model.learn(network, score.score, math.sqrt(noise.own) * error, math.sqrt(noise.column) * error)
 
     def rows(self, networks: Sequence[Architecture]) -> Floats:
         """[n, columns] of the layout."""
@@ -298,11 +324,13 @@ class Belief:
         """The posterior mean of an evaluated network's accuracy and its standard error, the shared noise included."""
         likely = [(s.accuracy * s.images + 1) / (s.images + 2) for s in self.scores.values()]
         noise = [p * (1 - p) / s.images for p, s in zip(likely, self.scores.values())]
-        errors = [math.sqrt(v * (1 - self._prior.shared)) for v in noise]
+        own, common = (
+            [math.sqrt(v * part) for v in noise] for part in (self._prior.noise.own, self._prior.noise.column)
+        )
         rows, values = self.rows(list(self.scores)), [s.accuracy for s in self.scores.values()]
-        mean, variance = EffectsPosterior.fit(rows, values, errors, self._prior.effects).evaluated()
+        mean, variance = EffectsPosterior.fit(rows, values, own, self._prior.effects, common).evaluated()
         row = list(self.scores).index(network)
-        error = math.sqrt(float(variance[row]) + self._prior.shared * noise[row])
+        error = math.sqrt(float(variance[row]) + self._prior.noise.shared * noise[row])
         return min(max(float(mean[row]), 0.0), 1.0), error
 
     def effect_errors(self) -> Floats:

@@ -120,7 +120,7 @@ class AdaptiveSearch:
         choice = self.problem.choice(evaluation.choice.options, evaluation.choice.depths)
         known = self.beliefs.evidence.get(choice)
         value = evaluation.value, evaluation.error
-        self.beliefs.learn(choice, *(value if known is None else _pooled(known, value)))
+        self.beliefs.learn(choice, *(value if known is None else _pooled(known[:2], value)))
 
     def propose(self) -> Choice | None:
         """What to evaluate next; None if every fitting choice is known."""

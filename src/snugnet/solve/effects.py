@@ -1,13 +1,15 @@
 """A posterior of choice effects, of numbers only, in closed form; and what it says of candidates that were evaluated.
 
-    y_i = a + b p(x_i) + x_i' d + m_i + e_i,     d ~ N(0, s_d^2 / columns),   m ~ N(0, s_m^2 L),   e_i ~ N(0, error_i^2)
+    y_i = a + b p(x_i) + x_i' d + m_i + x_i' g + e_i,     d ~ N(0, s_d^2 / columns),   m ~ N(0, s_m^2 L),
+                                                          g ~ N(0, common_i^2),        e_i ~ N(0, error_i^2)
 
-x is a row of indicators, p(x) = x' prior what is believed beforehand, m what no sum of effects explains, e the noise of the
-evaluation. What no sum explains, candidates that are alike have in common: L_ij halves with every indicator pair in which
-i and j differ (measured: docs/LOG.md), so that a network better than its effects say speaks for those around it. a and b are
-free, b >= 0: where the fit wants a negative b the prior is dropped and everything is fitted without it. s_d and s_m come
-from restricted maximum likelihood. What was evaluated is judged by the mean of a + b p + x'd + m given all evidence, never
-by y alone: of many noisy values the largest is mostly luck.
+x is a row of indicators, p(x) = x' prior what is believed beforehand, m what no sum of effects explains. The latter, alike
+candidates have in common: L_ij halves with every choice in which i and j differ (measured: docs/LOG.md), so that a network
+better than its effects say speaks for those around it. The noise of an evaluation has two parts: g belongs to choices, as
+the same images favour the same choices in every network, however many of them are evaluated; e is each evaluation's own.
+a and b are free, b >= 0: where the fit wants a negative b the prior is dropped and everything is fitted without it. s_d and
+s_m come from restricted maximum likelihood. What was evaluated is judged by the mean of a + b p + x'd + m given all
+evidence, never by y alone: of many noisy values the largest is mostly luck.
 
 `Beliefs` keeps the evidence about candidates of any kind (choices of a problem, networks of a space) and says which to
 evaluate next: the best by a draw, of those an oracle proposes for the drawn effects and of those next to the best known.
@@ -54,18 +56,19 @@ class Beliefs(Generic[T]):
 
     def __init__(self, rows: Rows[T], *, prior: Floats | None, initial: int, order: Callable[[T], Any]) -> None:
         self.rows, self.prior, self.initial, self._order = rows, prior, initial, order
-        self.evidence: dict[T, tuple[float, float]] = {}  # value and its standard error
+        self.evidence: dict[T, tuple[float, float, float]] = {}  # value, its own error and that of effects
         self._posterior: EffectsPosterior | None = None
 
-    def learn(self, candidate: T, value: float, error: float) -> None:
-        """Take an evaluation in; it replaces an earlier one of the same candidate."""
-        self.evidence[candidate], self._posterior = (value, error), None
+    def learn(self, candidate: T, value: float, error: float, common: float = 0.0) -> None:
+        """Take an evaluation in; it replaces an earlier one of the same candidate. `common`: see the module."""
+        self.evidence[candidate], self._posterior = (value, error, common), None
 
     @property
     def posterior(self) -> EffectsPosterior:
         if self._posterior is None:
-            values, errors = zip(*self.evidence.values()) if self.evidence else ((), ())
-            self._posterior = EffectsPosterior.fit(self.rows(list(self.evidence)), values, errors, self.prior)
+            values, errors, common = zip(*self.evidence.values()) if self.evidence else ((), (), ())
+            rows = self.rows(list(self.evidence))
+            self._posterior = EffectsPosterior.fit(rows, values, errors, self.prior, common)
         return self._posterior
 
     def expected(self) -> dict[T, tuple[float, float]]:
@@ -162,7 +165,7 @@ class EffectsPosterior:
     x: Floats  # [n, C], centred
     centre: Floats  # [C]
     y: Floats
-    noise: Floats  # [n] variances of the evaluations
+    noise: Floats  # [n, n] covariance of the evaluations' noise
     prior: Floats | None  # [C] effects believed beforehand; None if there are none, or they were dropped
     prior_dropped: bool
     offset: Floats  # [C] effects taken as given: the scaled prior while rows are too few to fit b, else zeros
@@ -173,7 +176,10 @@ class EffectsPosterior:
     _free_covariance: Floats
 
     @staticmethod
-    def fit(x: ArrayLike, y: ArrayLike, errors: ArrayLike, prior: ArrayLike | None = None) -> EffectsPosterior:
+    def fit(
+        x: ArrayLike, y: ArrayLike, errors: ArrayLike, prior: ArrayLike | None = None, common: ArrayLike = ()
+    ) -> EffectsPosterior:
+        """`errors` [n] of each evaluation; `common` [n] of every effect, the same images' in all evaluations (default 0)."""
         rows, values, deviations = (np.asarray(v, float) for v in (x, y, errors))
         if rows.ndim != 2 or not len(rows) or values.shape != deviations.shape or len(values) != len(rows):
             rule = "evidence must be rows [n, columns] with a value and a standard error each, n at least 1"
@@ -186,9 +192,10 @@ class EffectsPosterior:
         believed = None if prior is None else np.asarray(prior, float)
         if believed is not None and len(rows) >= _FEW and np.ptp(rows @ believed) < 1e-12:
             believed = None  # says nothing about these rows
-        fitted = _fitted(rows, values, deviations**2, believed, dropped=False)
+        noise = _noise(rows, deviations, np.asarray(common, float))
+        fitted = _fitted(rows, values, noise, believed, dropped=False)
         if believed is not None and len(fitted._levels()) > 1 and fitted._levels()[1] < 0:
-            return _fitted(rows, values, deviations**2, None, dropped=True)
+            return _fitted(rows, values, noise, None, dropped=True)
         return fitted
 
     def _levels(self, y: Floats | None = None) -> Floats:
@@ -243,8 +250,8 @@ class EffectsPosterior:
     def evaluated(self) -> tuple[Floats, Floats]:
         """Mean and variance of the true values of the evidence's own rows: model, misfit and noise weighed together."""
         projector = self._projector()
-        mean = self.y - self.noise * (projector @ (self.y - self.x @ self.offset))
-        return mean, np.maximum(self.noise - self.noise**2 * np.diag(projector), 0.0)
+        mean = self.y - self.noise @ (projector @ (self.y - self.x @ self.offset))
+        return mean, np.maximum(np.diag(self.noise - self.noise @ projector @ self.noise), 0.0)
 
     def left_out(self) -> Floats:
         """[n] what the others predict for each row; sizes of effects as fitted to all."""
@@ -261,7 +268,7 @@ class EffectsPosterior:
         if explore > 0:
             d = rng.normal(0.0, self.effect_size / math.sqrt(self.x.shape[1]), self.x.shape[1])
             misfits = self.misfit * (np.linalg.cholesky(_among(self.x)) @ rng.normal(size=len(self.y)))
-            noise = rng.normal(size=len(self.y)) * np.sqrt(self.noise)
+            noise = _root(self.noise) @ rng.normal(size=len(self.y))
             _, other, away = self._effects(self.y - self.x @ d - misfits - noise)
             effects, local = effects + explore * (other + d - effects), local + explore * (away - local)
         return ValueModel(effects=effects, known=self.x + self.centre, local=local)
@@ -276,11 +283,28 @@ class EffectsPosterior:
         return projector
 
 
+def _noise(rows: Floats, errors: Floats, common: Floats) -> Floats:
+    """[n, n]: of evaluations on nested images, what they have in common is what the larger one still has of it."""
+    own = np.diag(errors**2)
+    if not common.any():
+        return own
+    x = rows - rows.mean(axis=0)
+    covariance: Floats = own + np.minimum.outer(common**2, common**2) * (x @ x.T)
+    return covariance
+
+
+def _root(covariance: Floats) -> Floats:
+    """[n, n] whose square is the covariance, also where that is singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
+
+
 def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dropped: bool) -> EffectsPosterior:
     centre = rows.mean(axis=0)
     x = rows - centre
     free = np.ones((len(y), 1)) if prior is None else np.column_stack([np.ones(len(y)), x @ prior])
-    scale = max(float(y.std()), 1e-3 * math.sqrt(float(noise.mean())), 1e-9 * float(np.abs(y).max()), 1e-12)
+    scale = max(float(y.std()), 1e-3 * math.sqrt(float(np.diag(noise).mean())), 1e-9 * float(np.abs(y).max()), 1e-12)
     gram, alike, offset = x @ x.T / x.shape[1], _among(x), np.zeros(x.shape[1])
     if len(y) < _FEW:
         # Too few to fit sizes or a slope: the prior at the values' scale, effects as large as their spread.
@@ -309,7 +333,7 @@ def _fitted_sizes(
 
 
 def _variance(gram: Floats, alike: Floats, noise: Floats, spread: float, misfit: float) -> Floats:
-    variance: Floats = spread**2 * gram + misfit**2 * alike + np.diag(noise)
+    variance: Floats = spread**2 * gram + misfit**2 * alike + noise
     return variance
 
 
