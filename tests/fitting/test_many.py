@@ -178,10 +178,13 @@ def test_one_failure_stops_nobody_and_the_same_command_goes_on(trained, tmp_path
     assert "params must be at least" in rows["none"]["error"] and "devices: {phone:" in rows["odd"]["error"]
     assert rows["some"]["fits"] and "before" in read_json(run / "many" / "some" / "accuracy.json")
     assert "finetune: held-out" in err
-    budgets.write_text("budgets: {some: {params: 60%}, more: {params: 65%}}\n")
+    budgets.write_text("budgets: {some: {params: 60%}}\n")
     code, out, err = snug("many", str(run), "--budgets", str(budgets), "--finetune")
     assert code == 0 and "some: finetune: done before" in err and "evidence: done before" in err
-    assert "more" in out and rows["some"]["architecture"] in out
+    assert rows["some"]["architecture"] in out
+    budgets.write_text("budgets: {some: {params: 60%}, more: {params: 65%}}\n")  # it may find a better one for both
+    code, out, err = snug("many", str(run), "--budgets", str(budgets), "--finetune")
+    assert code == 0 and "some: first search: done before" in err and "more" in out
 
 
 def test_tables_of_boards_are_measured_side_by_side_and_one_that_is_off_stops_nobody(trained, tmp_path):
