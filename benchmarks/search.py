@@ -43,10 +43,11 @@ from snugnet.evaluate.scoring import Score
 from snugnet.nets import Supernet
 from snugnet.progress import NullProgress
 from snugnet.searching import Adaptive, Bcsfw, Evolution, Instant, Random, SearchMethod
-from snugnet.searching.adaptive import Belief, balanced_point, gradient, make_prior
+from snugnet.searching.adaptive import Belief
 from snugnet.searching.choice_effects import agreement, from_paths
 from snugnet.searching.context import Task, search_context
 from snugnet.searching.objective import RelaxedObjective, prepared
+from snugnet.searching.prior import balanced_point, gradient, make_prior
 from snugnet.searching.search import search
 from snugnet.space import preset
 from snugnet.space.architecture import Architecture
