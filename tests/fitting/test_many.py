@@ -129,7 +129,7 @@ def test_a_network_of_another_budget_that_is_measured_over_the_limit_is_not_take
         known, _ = load_result(home / "search.json", pipeline.space), pipeline.goal
         smallest_network = load_result(run / "many" / "small" / "search.json", pipeline.space)
         own = replace(smallest_network, architecture=smallest(pipeline.space))
-        pipeline.places, pipeline._measured = {"params": None}, lambda result, share=share: {"params": share}
+        pipeline.costs.places, pipeline._measured = {"params": None}, lambda result, share=share: {"params": share}
         chosen = pipeline._settled_choice(First(factors={}, result=own)).result.architecture
         assert chosen == (own if kept else known).architecture
     assert said == ["search: another budget's network is measured at 102.0% of the params limit; its own is kept"]

@@ -310,12 +310,12 @@ def test_images_that_the_network_learns_from_are_not_called_held_out(finished, t
 def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, snug, monkeypatch):
     """The first certificate of the exported file says 5 % over: the next search must aim that much lower."""
     from snugnet.errors import BudgetExceeded
-    from snugnet.fitting import pipeline
+    from snugnet.fitting import pipeline, run_costs
 
     run = tmp_path / "run"
     shutil.copytree(finished / "run", run)
     (run / "certificate.json").unlink()
-    real, calls = pipeline.certify, []
+    real, calls = run_costs.certify, []
 
     def certify(network, *words, **more):
         if isinstance(network, Path):
@@ -324,7 +324,7 @@ def test_a_shipped_file_over_budget_sends_the_search_back(finished, tmp_path, sn
                 raise BudgetExceeded("params must fit", value="5 % over", remedy="none")
         return real(network, *words, **more)
 
-    monkeypatch.setattr(pipeline, "certify", certify)
+    monkeypatch.setattr(run_costs, "certify", certify)
     monkeypatch.setattr(pipeline, "measured_shares", lambda path: {"params": 1.05 if path.parent == run else 0.9})
     code, _, err = snug("run", str(finished / "tiny.yaml"), "--out", str(run), "--threads", "1")
     assert code == 0, err

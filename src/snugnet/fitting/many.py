@@ -213,17 +213,17 @@ class _Many:
         devices: dict[str, Device] = {}
         failures: dict[str, Exception] = {}
         for whole in wholes.values():
-            for limit in whole.places:
+            for limit in whole.costs.places:
                 if not (self.folder / table_file(limit)).exists():
                     asking.setdefault(limit, whole)
         for limit, first in asking.items():
             try:
-                devices[limit] = first.device(limit)
+                devices[limit] = first.costs.device(limit)
             except Exception as error:
                 failures[limit] = error
 
         def work(limit: str, by: Executor | None) -> None:
-            asking[limit].measure_table(limit, by)
+            asking[limit].costs.measure_table(limit, by)
 
         _, failed = place_by_place(devices, work, self.executor, self.progress)
         return failures | failed
@@ -231,22 +231,22 @@ class _Many:
     def _prepared(self, name: str, whole: Pipeline, failures: Mapping[str, Exception]) -> Pipeline:
         """The budget's folder with all a search needs, or a refusal."""
         recipe, home = whole.recipe, self.home / name
-        for limit in whole.places:
+        for limit in whole.costs.places:
             if limit in failures:
                 raise failures[limit]
-        if recipe.start is not None and any(whole.budget.is_relative(limit) for limit in whole.places):
+        if recipe.start is not None and any(whole.costs.budget.is_relative(limit) for limit in whole.costs.places):
             path = self.folder / "reference.json"
-            if not path.exists() or not set(whole.places) <= set(read_json(path)):
-                whole.refer_to_start()
-            budget = referred(whole.budget, read_json(path)).to_json()
+            if not path.exists() or not set(whole.costs.places) <= set(read_json(path)):
+                whole.costs.refer_to_start()
+            budget = referred(whole.costs.budget, read_json(path)).to_json()
             recipe = recipe.model_copy(update={"budget": budget})
         home.mkdir(parents=True, exist_ok=True)
         init_run(home, recipe)
-        for file in [*_LINKED, *map(table_file, whole.places)]:
+        for file in [*_LINKED, *map(table_file, whole.costs.places)]:
             _link(self.folder / file, home / file)
         shared: dict[str, Any] = {"work": self.work, "parts": self.parts, "threads": None}
         pipeline = Pipeline(recipe, home, progress=NullProgress(), **self._options(name), **shared)
-        _ = pipeline.promised  # refuses what is impossible
+        _ = pipeline.costs.promised  # refuses what is impossible
         return pipeline
 
     def _evidence(self, pipeline: Pipeline) -> Path:
@@ -375,7 +375,7 @@ def _row(name: str, pipeline: Pipeline) -> dict[str, Any]:
     accuracy = read_json(folder / "accuracy.json")
     return {
         "name": name,
-        "budget": pipeline.budget.to_json(),
+        "budget": pipeline.costs.budget.to_json(),
         "architecture": str(result.architecture),
         "score": result.score,
         "expected_score": result.details.get("expected_score", result.score),

@@ -3,14 +3,13 @@
 Every step reads and writes the run folder, is skipped when it is done for the same inputs, and resumes when killed. Budgets
 nobody can meet are refused before anything is trained. The found network is measured before it is trained (`measured`), the
 shipped file once more; if that one is over after all, the search is sent back to aim lower, a bounded number of times.
-A limit with a label (`latency@phone`) is measured, searched and certified on the device of that label.
+What is measured, where, and what the budget is in absolute units: `run_costs`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,29 +18,16 @@ from typing import Any, final
 import torch
 
 from snugnet.budgets import Budget
-from snugnet.budgets.limits import EXACT
-from snugnet.costs.check import check_table
-from snugnet.costs.lazy import measure_lazily
-from snugnet.costs.measure import measure
-from snugnet.costs.measure_many import measure_by
-from snugnet.costs.table import CostTable, exact_table, open_table
 from snugnet.costs.vectorised import cost_range
 from snugnet.data.dataset import Data
-from snugnet.deploy.card import read_certificate
-from snugnet.deploy.certificate import OpensOnnx, certify
-from snugnet.deploy.export import stamp
-from snugnet.deploy.int8 import export_int8
-from snugnet.deploy.network_file import load
-from snugnet.devices import OnnxRuntime, by_name
-from snugnet.devices.device import Device
-from snugnet.devices.timing import TimingSettings
 from snugnet.errors import BadInput, BudgetExceeded
 from snugnet.executors import Shared
 from snugnet.fitting import runs
 from snugnet.fitting.finetuning import finetune_method, require_training
 from snugnet.fitting.measured import Factors, MeasuredLoop, Round, lowered
-from snugnet.fitting.places import binned_costs, label_of, measured_shares, places_of, referred, step_of, table_file
+from snugnet.fitting.places import binned_costs, measured_shares, places_of
 from snugnet.fitting.recipe import FinetuneSection, Recipe
+from snugnet.fitting.run_costs import RunCosts
 from snugnet.fitting.tasks import (
     Goal,
     Parts,
@@ -58,11 +44,9 @@ from snugnet.fitting.work import Work
 from snugnet.nets import Supernet, build
 from snugnet.progress import Progress
 from snugnet.searching import Adaptive, Instant, SearchResult, Tfnas, load_result
-from snugnet.searching.context import search_context
 from snugnet.searching.front import FrontPoint, as_rows, front
 from snugnet.searching.search import make_method, require_kind
 from snugnet.space.layout import Layout
-from snugnet.space.sampling import largest
 from snugnet.store import Say, StepCache, read_json, read_memo, write_json, write_memo
 from snugnet.training.trackers import check_trackers
 from snugnet.units import resource, show
@@ -102,12 +86,10 @@ class Pipeline:
         self.recipe, self.folder, self.progress, self.threads, self._say = recipe, folder, progress, threads, say
         self.work, self._parts = work or Work(), parts
         self._in_vain = 0.0  # seconds of training networks that came out over their limit
-        self._devices: dict[str, Device] = {}
         self._settled: tuple[str, First] | None = None
-        self.budget = Budget(recipe.budget)
-        if not self.budget:
+        if not recipe.budget:
             raise BadInput("a recipe to run must have a budget", value="none", remedy="Add `budget: {latency: 60%}`.")
-        self.places = places_of(recipe, self.budget)
+        places_of(recipe, Budget(recipe.budget))  # before images are read
         separate = any(method.separate for method in recipe.train.methods())
         require_kind(make_method(recipe.search.method, recipe.search.options), separate=separate)
         finetune_method(recipe.finetune).check()
@@ -116,65 +98,27 @@ class Pipeline:
             require_training(recipe.finetune)
         self.data = recipe.load_data() if data is None else data
         self.space = recipe.build_space(self.data)
-        exact = Budget({name: text for name, text in self.budget.items() if name in EXACT})
-        search_context(self.space, [], exact)
+        self.steps = StepCache(folder, say)
+        self.costs = RunCosts(recipe, folder, self.space, steps=self.steps, progress=progress)
 
     def run(self) -> None:
         """All steps."""
         runs.init_run(self.folder, self.recipe)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        for name in self.places:
-            self.measure_table(name)
-        self.refer_to_start()
-        _ = self.promised  # refuses before anything is trained
+        for name in self.costs.places:
+            self.costs.measure_table(name)
+        self.costs.refer_to_start()
+        _ = self.costs.promised  # refuses before anything is trained
         if self.recipe.start is not None:
-            ranges = "; ".join(str(cost_range(self.space, table)) for table in self.tables.values())
+            ranges = "; ".join(str(cost_range(self.space, table)) for table in self.costs.tables.values())
             self._say(f"{self.space.count:,} networks around {self.recipe.source}: {ranges}")
-        for name in self.places:
-            self._check(name)
+        for name in self.costs.places:
+            self.costs.check(name)
         self._train()
         self.until_shipped()
         self._front()
         self._report()
-
-    @cached_property
-    def steps(self) -> StepCache:
-        return StepCache(self.folder, self._say)
-
-    @cached_property
-    def tables(self) -> dict[str, CostTable]:
-        """Every latency limit's own measured table, exact tables for the others."""
-        return {
-            name: open_table(self.folder / table_file(name), progress=self.progress).for_statistic(
-                self.budget.statistic(name)
-            )
-            if name in self.places
-            else exact_table(self.space, name)
-            for name in self.budget
-        }
-
-    def device(self, name: str) -> Device:
-        """Where a latency limit is measured."""
-        if name not in self._devices:
-            section = self.places[name]
-            self._devices[name] = by_name(section.device, threads=section.threads, precision=section.precision)
-        return self._devices[name]
-
-    @property
-    def devices(self) -> dict[str, Device]:
-        """By label: what a certificate measures on."""
-        return {label_of(name): self.device(name) for name in self.places}
-
-    @cached_property
-    def promised(self) -> Budget:
-        """The budget in absolute units: percentages of the largest network by the same table. Infeasible ones raise."""
-        return search_context(self.space, self.tables, self.budget).limits.absolute()
-
-    @property
-    def batch(self) -> int:
-        """Images at a time when the network is measured; the same for all devices."""
-        return next(iter(self.places.values()), self.recipe.measure).batch
 
     @cached_property
     def parts(self) -> Shared[Parts]:
@@ -188,7 +132,7 @@ class Pipeline:
 
     @property
     def goal(self) -> Goal:
-        return Goal(recipe=self.recipe, budget=self.promised, tables=self.tables)
+        return Goal(recipe=self.recipe, budget=self.costs.promised, tables=self.costs.tables)
 
     @property
     def result(self) -> SearchResult:
@@ -198,78 +142,20 @@ class Pipeline:
         """What later steps depend on; a file that is not there is None."""
         return {file: self.steps.hash_of(file) if (self.folder / file).exists() else None for file in files}
 
-    @property
-    def _table_files(self) -> list[str]:
-        return [table_file(name) for name in self.places]
-
-    def measure_table(self, name: str, by: Executor | None = None) -> None:
-        """The table of a latency limit; `by`: who measures it, if not this process (`costs.measure_many`)."""
-        section, device, file = self.places[name], self.device(name), table_file(name)
-
-        def work() -> str:
-            table = measure_by(
-                by,
-                measure_lazily if section.lazy else measure,
-                self.space,
-                device,
-                batch=section.batch,
-                settings=TimingSettings(seconds=section.seconds),
-                out=self.folder / file,
-                source=self.recipe.source,
-                progress=self.progress,
-            )
-            return f"{len(table.costs)} blocks on {section.device}, margin {table.margin:.1%}"
-
-        settings = section.model_dump(exclude={"check"})  # how many networks check the table changes nothing in it
-        inputs = [settings, device.fingerprint(), repr(self.space)]
-        self.steps.step(step_of("measure", name), inputs, [file], work)
-
-    def refer_to_start(self) -> None:
-        """Percentages of a latency are of the starting network as measured, and become milliseconds here."""
-        relative = [name for name in self.places if self.budget.is_relative(name)]
-        if self.recipe.start is None or not relative:
-            return
-
-        def work() -> str:
-            network = build(largest(self.space), self.space).eval()
-            anything = dict.fromkeys(relative, "1000s")
-            certificate = certify(network, anything, self.devices, batch=self.batch, progress=self.progress)
-            write_json(self.folder / "reference.json", {line.name: line.measured for line in certificate.lines})
-            measured = ", ".join(f"{line.name} {show(line.measured, line.name)}" for line in certificate.lines)
-            return f"{self.recipe.source} at {self.space.resolutions[-1]} px takes {measured}"
-
-        inputs = [{label: device.fingerprint() for label, device in self.devices.items()}, repr(self.space), self.batch]
-        self.steps.step("reference", inputs, ["reference.json"], work)
-        self.budget = referred(self.budget, read_json(self.folder / "reference.json"))
-
-    def _check(self, name: str) -> None:
-        networks, file = self.places[name].check, table_file(name).replace("table", "check")
-        if not networks:
-            return
-
-        def work() -> str:
-            device = self.device(name)
-            check = check_table(self.tables[name], self.space, device, networks=networks, progress=self.progress)
-            write_json(self.folder / file, check.to_json())
-            return f"R2 {check.r2:.3f}, worst error {check.worst_error:.1%} on {len(check.networks)} unseen networks"
-
-        inputs = [self.steps.hash_of(table_file(name)), networks]
-        self.steps.step(step_of("check", name), inputs, [file], work)
-
     def _train(self) -> None:
-        binned = [name for name in self.places if name in binned_costs(self.recipe)]
+        binned = [name for name in self.costs.places if name in binned_costs(self.recipe)]
 
         def work() -> str:
-            costs: dict[str, Any] = {"tables": {name: self.tables[name] for name in binned}}
+            costs: dict[str, Any] = {"tables": {name: self.costs.tables[name] for name in binned}}
             if self.recipe.needs_budget:
-                costs = {"tables": self.tables, "budget": self.promised}
+                costs = {"tables": self.costs.tables, "budget": self.costs.promised}
             options = self.threads, self.progress
             result = self.work.together(train_task, self.recipe, self.folder, costs, *options)
             return ", ".join(f"{name} {value:.1%}" for name, value in result.accuracies.items())
 
         inputs: Any = self.recipe.trained()
         if self.recipe.needs_budget or binned:
-            inputs = [inputs, self._hashes(*self._table_files)]
+            inputs = [inputs, self._hashes(*self.costs.files)]
         self.steps.step("train", inputs, ["supernet.safetensors"], work)
 
     def until_shipped(self) -> None:
@@ -306,7 +192,7 @@ class Pipeline:
         return {} if saved is None else dict(saved.get(what, {}))
 
     def _aim(self) -> list[Any]:
-        return [self.promised.to_json(), self._hashes(*self._table_files)]
+        return [self.costs.promised.to_json(), self._hashes(*self.costs.files)]
 
     def first_search(self, folder: Path) -> First:
         """The measured search alone, in a folder of its own; what it evaluates is evidence for other budgets (`many`)."""
@@ -330,8 +216,8 @@ class Pipeline:
 
     def search_inputs(self) -> list[Any]:
         """All that a search depends on, beside what is known when it begins."""
-        hashes = self._hashes("supernet.safetensors", *self._table_files)
-        return [hashes, self.promised.to_json(), self.recipe.seed, self.recipe.search.model_dump()]
+        hashes = self._hashes("supernet.safetensors", *self.costs.files)
+        return [hashes, self.costs.promised.to_json(), self.recipe.seed, self.recipe.search.model_dump()]
 
     def _search(self) -> None:
         settled, factors = self._settled, self._tightened("factors")
@@ -356,7 +242,7 @@ class Pipeline:
         mine = Round(factors=first.factors, result=first.result, shares={})
         if known is None or known.architecture == first.result.architecture:
             return mine if known is None else replace(mine, result=known)
-        best = Round(factors=first.factors, result=known, shares=self._measured(known) if self.places else {})
+        best = Round(factors=first.factors, result=known, shares=self._measured(known) if self.costs.places else {})
         for name, share in best.over.items():
             self._say(
                 f"search: another budget's network is measured at {share:.1%} of the {name} limit; its own is kept"
@@ -373,7 +259,7 @@ class Pipeline:
         loop = MeasuredLoop(
             find,
             self._measured,
-            measured=self.places,
+            measured=self.costs.places,
             factors=factors,
             ceilings=ceilings,
             say=lambda line: self._say(f"search: {line}"),
@@ -396,26 +282,14 @@ class Pipeline:
         """The share of every limit that a network takes as measured. Its weights do not matter to that."""
         trial = self.folder / "search" / "trial.json"
         with self.work.alone(), contextlib.suppress(BudgetExceeded):  # the certificate says by how much
-            self._certify(build(result.architecture, self.space).eval(), trial)
+            self.costs.certify(build(result.architecture, self.space).eval(), trial)
         return measured_shares(trial)
 
-    def _certify(self, network: Any, out: Path, **options: Any) -> Any:
-        return certify(
-            network,
-            self.promised,
-            self.devices,
-            batch=self.batch,
-            tables=self.tables,
-            out=out,
-            progress=self.progress,
-            **options,
-        )
-
     def _unreachable(self, shares: Mapping[str, float], why: str) -> BudgetExceeded:
-        limits = {name: self.promised.amount(name, 0.0) for name in shares}
+        limits = {name: self.costs.promised.amount(name, 0.0) for name in shares}
         measured = ", ".join(f"{n} {show(share * limits[n], n)}" for n, share in shares.items() if share > 1.0)
         return BudgetExceeded(
-            f"a network of space {self.space.name!r} must be measured within {self.promised}{why}",
+            f"a network of space {self.space.name!r} must be measured within {self.costs.promised}{why}",
             value=f"at best {measured}",
             remedy="Raise the budget to that, or add smaller choices to the space.",
         )
@@ -425,7 +299,7 @@ class Pipeline:
         return front(
             self.supernet,
             self.data,
-            self.tables,
+            self.costs.tables,
             self._front_resource,
             self.recipe.search.front,
             method=how if isinstance(how, Adaptive | Tfnas) else Instant() if self._additive else Adaptive(),
@@ -442,7 +316,7 @@ class Pipeline:
 
     @property
     def _front_resource(self) -> str:
-        return next(iter(self.places), next(iter(self.budget)))
+        return next(iter(self.costs.places), next(iter(self.costs.budget)))
 
     def _front(self) -> None:
         points, name = self.recipe.search.front, self._front_resource
@@ -455,7 +329,7 @@ class Pipeline:
             return f"{len(rows)} networks along {name}"
 
         inputs = [
-            self._hashes("supernet.safetensors", "search.json", *self._table_files),
+            self._hashes("supernet.safetensors", "search.json", *self.costs.files),
             name,
             points,
             self.recipe.seed,
@@ -495,38 +369,17 @@ class Pipeline:
         return section.model_copy(update={"epochs": saved["epochs"]})
 
     def _export(self) -> None:
-        devices = {label: device.fingerprint() for label, device in self.devices.items()}
-        inputs = [self._hashes("network.safetensors", *self._table_files), self.promised.to_json(), devices, self.batch]
-        files = ["network.onnx", "network.pt2", "certificate.json", *(["network.int8.onnx"] if self._eight else [])]
+        costs, small = self.costs, ["network.int8.onnx"] if self.costs.int8 else []
+        devices = {label: device.fingerprint() for label, device in costs.devices.items()}
+        inputs = [self._hashes("network.safetensors", *costs.files), costs.promised.to_json(), devices, costs.batch]
+        files = ["network.onnx", "network.pt2", "certificate.json", *small]
         self.steps.step("export and certify", inputs, files, self._certified_file)
 
-    @property
-    def _eight(self) -> bool:
-        """Whether the network will run in int8, wherever it is limited."""
-        return bool(self.devices) and all(device.precision == "int8" for device in self.devices.values())
-
     def _certified_file(self) -> str:
-        """Certify what will run: the ONNX file, in int8 if that was measured, which then carries the certificate's hash in
-        its metadata (the weights stay what they are); on a device that opens no such files (PyTorch), the network itself."""
         found = self.result.architecture
         self.work.compute(export_task, self.parts, self.goal, found, self.folder)
-        path, proof, weights = (self.folder / f for f in ("network.onnx", "certificate.json", "network.safetensors"))
         with self.work.alone():
-            if all(isinstance(device, OpensOnnx) for device in self.devices.values()):
-                accuracy = None
-                if self._eight:
-                    data = data_for(self.recipe, self.data, found)
-                    options: dict[str, Any] = {"always": True, "progress": self.progress}
-                    if [type(device) for device in self.devices.values()] == [OnnxRuntime]:  # schemes are timed there
-                        (name,) = self.places
-                        options |= {"within": self.promised.amount(name, 0.0), "device": self.device(name)}
-                    small = export_int8(path, path.with_suffix(".int8.onnx"), data, **options)
-                    self._say(f"{small.message} ({small.scheme})")
-                    path, accuracy = path.with_suffix(".int8.onnx"), small.accuracy
-                certificate = self._certify(path, proof, plan=load(weights).plan, accuracy=accuracy)
-                stamp(path, certificate_sha256=read_certificate(proof)["sha256"])
-            else:
-                certificate = self._certify(weights, proof)
+            certificate = self.costs.certify_shipped(lambda: data_for(self.recipe, self.data, found), self._say)
         return "; ".join(
             f"{line.name} {show(line.measured, line.name)} of {show(line.limit, line.name)}"
             for line in certificate.lines
@@ -539,8 +392,8 @@ class Pipeline:
             build_report(self.folder, space=self.space)
             return "a page to look at"
 
-        checks = [file.replace("table", "check") for file in self._table_files]
-        self.steps.step("report", self._hashes(*_SHOWN, *self._table_files, *checks), ["report.html"], work)
+        checks = [file.replace("table", "check") for file in self.costs.files]
+        self.steps.step("report", self._hashes(*_SHOWN, *self.costs.files, *checks), ["report.html"], work)
 
 
 def _found(best: Round, rounds: int) -> str:
