@@ -92,10 +92,53 @@ def test_depthwise_norm_and_activation(act, kernel, stride, shape, pooled):
         return (y, y[n // 2 :].mean((2, 3))) if pooled else y
 
     def ours(norm, x, weight):
-        out, means = fused.depthwise_unit(x, weight, norm, act, stride, rule, n // 2 if pooled else None)
+        group = fused.Group(images=n, weight=weight, norm=norm, pool_from=n // 2 if pooled else None)
+        out, means = fused.depthwise_unit(x, group, act, stride, rule)
         return out if means is None else (out, means)
 
     compare(ours, unfused, norm, [x, weight])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("rule", ["symmetric", "same"])
+@pytest.mark.parametrize("channels", [16, 37])
+def test_groups_of_images_with_kernels_of_their_own(stride, rule, channels):
+    """One map behind the other and one gradient: what every group comes to by itself, with its own BN or a shared one."""
+    torch.manual_seed(channels)
+    sizes, kernels, pool_from = [3, 1, 6], [3, 5, 3], [1, None, 0]
+    x = last(torch.randn(sum(sizes), channels, 6, 6) + 1).requires_grad_()
+    weights = [torch.randn(channels + 3, 1, kernel, kernel, requires_grad=True) for kernel in kernels]
+    other, act = norm_of(channels + 3), nn.Hardswish()
+
+    def groups_of(norm, weights):
+        norms = [norm, copy.deepcopy(other).to(norm.weight.dtype), norm]
+        return [
+            fused.Group(images=n, weight=w, norm=own, pool_from=start)
+            for n, w, own, start in zip(sizes, weights, norms, pool_from)
+        ]
+
+    def apart(norm, x, *weights):
+        groups = groups_of(norm, weights)
+        pairs = [fused.depthwise_unit(part, group, act, stride, rule) for part, group in zip(x.split(sizes), groups)]
+        return torch.cat([y for y, _ in pairs]), *[means for _, means in pairs if means is not None]
+
+    def together(norm, x, *weights):
+        out, means = fused.depthwise_units(x, groups_of(norm, weights), act, stride, rule)
+        return out, *[m for m in means if m is not None]
+
+    norm = norm_of(channels + 3)
+    one, all_ = (outcomes(way, norm, [x, *weights]) for way in (apart, together))
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(one, all_, strict=True))
+    assert any(type(y.grad_fn).__name__ == "_DepthwiseUnitsBackward" for y in together(norm, x, *weights)[:1]) or (
+        rule == "same" and stride == 2
+    )
+
+
+def test_a_single_value_is_not_taken_for_a_variance():
+    x, norm = last(torch.randn(1, 8, 2, 2)), norm_of(8)
+    before = norm.running_var.clone()
+    fused.depthwise_unit(x, fused.Group(images=1, weight=torch.randn(8, 1, 3, 3), norm=norm), None, 2)
+    assert torch.equal(norm.running_var, before)
 
 
 def test_gates():
@@ -132,8 +175,8 @@ def test_the_same_bits_with_one_thread_and_two():
         x, weight = last(torch.randn(40, 200, 14, 14)).requires_grad_(), torch.randn(200, 1, 5, 5, requires_grad=True)
 
         def unit(norm, x, weight):
-            out, means = fused.depthwise_unit(fused.norm_act(x, norm), weight, norm, ACTS[3], 1, pool_from=7)
-            return out, means
+            group = fused.Group(images=len(x), weight=weight, norm=norm, pool_from=7)
+            return fused.depthwise_unit(fused.norm_act(x, norm), group, ACTS[3], 1)
 
         results.append(outcomes(unit, norm_of(200), [x, weight]))
     torch.set_num_threads(before)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from snugnet.nets import native
 from snugnet.nets.depthwise import depthwise, padded, same_padding
-from snugnet.nets.fused import depthwise_unit, norm_act
+from snugnet.nets.fused import Group, depthwise_unit, norm_act
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec, HeadSpec, StemSpec
 
@@ -122,7 +122,8 @@ class ConvUnit(nn.Sequential):
         alone = conv.groups == conv.in_channels and conv.groups > 1
         if alone and isinstance(conv, (DepthwiseConv2d, SameConv2d)) and conv.bias is None and conv.training:
             rule: Padding = "same" if isinstance(conv, SameConv2d) else "symmetric"
-            out, _ = depthwise_unit(input, conv.weight, norm, act, conv.stride[0], rule)
+            group = Group(images=len(input), weight=conv.weight, norm=norm)
+            out, _ = depthwise_unit(input, group, act, conv.stride[0], rule)
         else:
             out = norm_act(conv(input), norm, act)
         norm.num_batches_tracked.add_(1)

@@ -7,14 +7,15 @@ space says so. Three ways to run it, none of which leaves a trace:
 - `one(x, part)`: all images take one choice; weights are sliced, so the price is that of the plain block;
 - `many(x, ...)`: a choice per image. Channels do not mix before the projection, so the expansion and the depthwise layer
   run at full width and the channels an image does not have are zeroed once, together with its squeeze-excite gate, just
-  before the projection. Images are ordered by kernel, so each depthwise kernel runs once on its own images only;
+  before the projection. Images are ordered by kernel, so each depthwise kernel runs once on its own images only, all in
+  one map (`fused.depthwise_units`);
 - `relaxed(x, weights)`: the weighted mixture of all choices. Projection and BN are affine, so the mixture is taken
   before them: sum_c a_c * z_c = sum_k d_k * (sum_{c of kernel k} a_c * mask_c * gate_c), two depthwise results in all.
 
 What BN normalises over (training mode): the images that run through a layer together, masked or not, because the values
 before masking exist for all of them. The expansion's BN sees every image of the block, a depthwise BN every image of
 its kernel. Where maps are large (see `supernet.APART`), images of large and of small expansions are computed apart, which
-saves what the small ones do not need, and are normalised apart: paths are drawn at random, so each group is a fair sample
+saves what the small ones do not need, and are normalised apart: paths are drawn at random, so each part is a fair sample
 of the batch, of a thousand positions and more. The projection's BN always sees all images of the block. A batch in which
 all images agree behaves as the plain block does.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -32,10 +34,13 @@ from torch import Tensor, nn
 
 from snugnet.devices.agent import processor
 from snugnet.nets.blocks import activation, gate
-from snugnet.nets.fused import depthwise_unit, norm_act, scaled
+from snugnet.nets.fused import Group, depthwise_unit, depthwise_units, norm_act, scaled
 from snugnet.nets.gather import IntArray
 from snugnet.space.space import Activation, Gate, Padding
 from snugnet.space.spec import BlockSpec
+
+Tail = tuple[int, Tensor]
+"""(the first of some neighbouring images, a row of numbers for each of them)"""
 
 
 def pointwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -159,8 +164,8 @@ class ElasticOperation(nn.Module):
 
     def one(self, x: Tensor, part: BlockSpec) -> Tensor:
         """All images take `part`: slices of the weights, nothing more."""
-        pool_from = 0 if part.se else None
-        d, pooled = self._depthwise(self._expand(x, part.mid_channels), part.kernel, part.mid_channels, pool_from)
+        group = self._group(part.kernel, part.mid_channels, len(x), 0 if part.se else None)
+        d, pooled = depthwise_unit(self._expand(x, part.mid_channels), group, self.act, self.stride, self.padding)
         if pooled is not None:
             assert self.se is not None
             d = scaled(d, self.se.gates(pooled, part.se))
@@ -169,40 +174,27 @@ class ElasticOperation(nn.Module):
     def many(
         self,
         x: Tensor,
-        groups: IntArray,
+        wide: IntArray,
         kernel: IntArray,
         mid_channels: IntArray,
         squeeze_channels: IntArray,
         out_channels: int,
     ) -> Tensor:
-        """A choice per image; images come ordered by group, in it by SE off/on (`hidden` 0 or its width).
+        """A choice per image; images come ordered by `wide`, in it by kernel, in it by SE off/on (0 or its width).
 
-        A group is a kernel size or, where maps are large, a kernel size and a class of widths; groups of the second kind
-        are expanded by themselves, at their own largest width, the others together.
-        """
-        stretches = runs(groups)
-        sizes = [stop - start for _, start, stop in stretches]
-        kernels = [int(kernel[start]) for _, start, _ in stretches]
-        if len(set(kernels)) == len(kernels):
-            most = [int(mid_channels.max()) if self.expand is not None else x.shape[1]] * len(sizes)
-            # split, not slices: its backward joins the gradients once, in their own memory format
-            inner = list(self._expand(x, most[0]).split(sizes))
-        else:
-            most = [int(mid_channels[a:b].max()) if self.expand is not None else x.shape[1] for _, a, b in stretches]
-            inner = [self._expand(part, width) for part, width in zip(x.split(sizes), most)]
-        parts = [slice(start, stop) for _, start, stop in stretches]
-        squeezes = [squeeze_channels[part] for part in parts]
-        starts = [None if (h == 0).all() else int(np.count_nonzero(h == 0)) for h in squeezes]
-        pairs = [self._depthwise(*of_group) for of_group in zip(inner, kernels, most, starts)]
-        chunks = self._scaled(pairs, [mid_channels[part] for part in parts], squeezes)
-        if len({*most}) == 1 and chunks[0].shape[2] * chunks[0].shape[3] * len(x) < 2 * out_channels:
-            # Small maps: joining the images costs less than a second gradient as large as the weight.
-            joined = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
-            y = pointwise(joined, self._projection(most[0], out_channels))
-        else:
-            pieces = [pointwise(d, self._projection(width, out_channels)) for d, width in zip(chunks, most)]
-            y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return norm_act(y, self._norm(self.project))
+        Those of one `wide` are expanded and projected together, at their own largest width."""
+        sides = [slice(start, stop) for _, start, stop in runs(wide)]
+        maps, tails = [], []
+        for mine, part in zip(sides, _parts(x, [side.stop - side.start for side in sides])):
+            most = int(mid_channels[mine].max()) if self.expand is not None else x.shape[1]
+            d, means = self._by_kernel(self._expand(part, most), kernel[mine], squeeze_channels[mine])
+            maps.append(d)
+            tails.append(means)
+        maps = self._scaled(
+            maps, tails, [mid_channels[mine] for mine in sides], [squeeze_channels[mine] for mine in sides]
+        )
+        pieces = [pointwise(d, self._projection(d.shape[1], out_channels)) for d in maps]
+        return norm_act(pieces[0] if len(pieces) == 1 else torch.cat(pieces), self._norm(self.project))
 
     def relaxed(self, x: Tensor, weights: Tensor, parts: tuple[BlockSpec, ...]) -> Tensor:
         """sum_c weights_c * choice_c(x); `weights` is [C] for all images or [N, C] for each, C = len(parts)."""
@@ -211,7 +203,8 @@ class ElasticOperation(nn.Module):
             mine = [c for c, part in enumerate(parts) if part.kernel == size]
             if not mine:
                 continue
-            d, _ = self._depthwise(wide, size, self.mid_channels, None)
+            group = self._group(size, self.mid_channels, len(x))
+            d, _ = depthwise_unit(wide, group, self.act, self.stride, self.padding)
             factor = self._mixed_scale(d, weights, mine, parts)
             term = d * factor[:, :, None, None]
             mixture = term if mixture is None else mixture + term
@@ -244,32 +237,41 @@ class ElasticOperation(nn.Module):
                 total = total + F.pad(term, (0, self.mid_channels - part.mid_channels))
         return total.reshape(-1, self.mid_channels)
 
+    def _by_kernel(self, x: Tensor, kernel: IntArray, squeeze_channels: IntArray) -> tuple[Tensor, list[Tail]]:
+        """The map, each image's by its own kernel, and the means over positions of those with squeeze-excite."""
+        groups, starts = [], []
+        for size, start, stop in runs(kernel):
+            off = int(np.count_nonzero(squeeze_channels[start:stop] == 0))
+            starts.append(start + off)
+            groups.append(self._group(size, x.shape[1], stop - start, None if off == stop - start else off))
+        d, means = depthwise_units(x, groups, self.act, self.stride, self.padding)
+        return d, [(start, mean) for start, mean in zip(starts, means) if mean is not None]
+
     def _scaled(
         self,
-        pairs: list[tuple[Tensor, Tensor | None]],
+        maps: list[Tensor],
+        tails: list[list[Tail]],
         mid_channels: list[IntArray],
         squeeze_channels: list[IntArray],
     ) -> list[Tensor]:
-        """Each image's channels times its mask and, for the last images of a chunk, those with squeeze-excite, its gate.
+        """Each image's channels times its mask and, where it has squeeze-excite, its gate; `tails`: means of these images.
 
-        `pairs`: chunks with the means of their last images. The gates of all come from one pass through the layer."""
-        chunks = [d for d, _ in pairs]
-        starts = [int(np.count_nonzero(h == 0)) for h in squeeze_channels]
-        masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(chunks, mid_channels)]
-        gates: list[Tensor | None] = [None] * len(chunks)
-        gated = [i for i, (_, means) in enumerate(pairs) if means is not None]
-        if gated:
-            pooled, most = [], max(chunks[i].shape[1] for i in gated)
-            for i in gated:
-                means, mask = pairs[i][1], masks[i]
-                assert means is not None
-                means = means if mask is None else means * mask[starts[i] :]
+        The gates of all come from one pass through the layer."""
+        masks = [None if m.min() >= d.shape[1] else prefix_mask(m, d.shape[1], d) for d, m in zip(maps, mid_channels)]
+        pooled, widths = [], []
+        most = max((d.shape[1] for d, mine in zip(maps, tails) if mine), default=0)
+        for mask, mine, squeezes in zip(masks, tails, squeeze_channels):
+            for start, means in mine:
+                means = means if mask is None else means * mask[start : start + len(means)]
                 pooled.append(means if means.shape[1] == most else F.pad(means, (0, most - means.shape[1])))
-            opened = self._gates(pooled, np.concatenate([squeeze_channels[i][starts[i] :] for i in gated]))
-            for i, part in zip(gated, opened.split([len(p) for p in pooled])):
-                mask, part = masks[i], part[:, : chunks[i].shape[1]]
-                gates[i] = part if mask is None else part * mask[starts[i] :]
-        return [_times(d, m, g, off) for d, m, g, off in zip(chunks, masks, gates, starts)]
+                widths.append(squeezes[start : start + len(means)])
+        gates = list(self._gates(pooled, np.concatenate(widths)).split([len(p) for p in pooled])) if pooled else []
+        scaled_maps = []
+        for d, mask, mine in zip(maps, masks, tails):
+            opened, gates = gates[: len(mine)], gates[len(mine) :]
+            factors = _factors(d, mask, [(start, g[:, : d.shape[1]]) for (start, _), g in zip(mine, opened)])
+            scaled_maps.append(d if factors is None else scaled(d, factors))
+        return scaled_maps
 
     def _gates(self, pooled: list[Tensor], widths: IntArray) -> Tensor:
         assert self.se is not None
@@ -284,16 +286,14 @@ class ElasticOperation(nn.Module):
         conv = self._conv(self.expand)
         return norm_act(pointwise(x, prefix(conv, mid_channels, x.shape[1])), self._norm(self.expand), self.act)
 
-    def _depthwise(
-        self, x: Tensor, kernel: int, mid_channels: int, pool_from: int | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The map, and the means over positions of the images from `pool_from` on."""
+    def _group(self, kernel: int, mid_channels: int, images: int, pool_from: int | None = None) -> Group:
+        """The depthwise convolution of so many images by `kernel`, and its BN."""
         unit = self.depthwise[str(max(self.kernels) if self.crop else kernel)]
         weight = self._conv(unit)
         cut = (weight.shape[-1] - kernel) // 2
         if cut:
             weight = prefix(weight, mid_channels)[:, :, cut:-cut, cut:-cut].contiguous()
-        return depthwise_unit(x, weight, self._norm(unit), self.act, self.stride, self.padding, pool_from)
+        return Group(images=images, weight=weight, norm=self._norm(unit), pool_from=pool_from)
 
     def _project(self, d: Tensor, mid_channels: int, out_channels: int) -> Tensor:
         return norm_act(pointwise(d, self._projection(mid_channels, out_channels)), self._norm(self.project))
@@ -312,14 +312,23 @@ class ElasticOperation(nn.Module):
         return norm
 
 
-def _times(d: Tensor, mask: Tensor | None, gates: Tensor | None, off: int) -> Tensor:
-    """d with its first `off` images times `mask` and the others times `gates`, which hold their masks already."""
-    if gates is None:
-        return d if mask is None else scaled(d, mask)
-    if off:
-        rest = gates.new_ones(off, gates.shape[1]) if mask is None else mask[:off]
-        gates = torch.cat([rest, gates])
-    return scaled(d, gates)
+def _parts(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    return [x] if len(sizes) == 1 else x.split(sizes)
+
+
+def _factors(d: Tensor, mask: Tensor | None, gates: list[Tail]) -> Tensor | None:
+    """[n, c] what each image's channels are multiplied by: gates from their place on, else the mask; None: nothing."""
+    if not gates:
+        return mask
+    rows, at = [], 0
+    for start, opened in gates:
+        if start > at:
+            rows.append(d.new_ones(start - at, d.shape[1]) if mask is None else mask[at:start])
+        at = start + len(opened)
+        rows.append(opened if mask is None else opened * mask[start:at])
+    if at < len(d):
+        rows.append(d.new_ones(len(d) - at, d.shape[1]) if mask is None else mask[at:])
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _unit(in_channels: int, out_channels: int, kernel: int, groups: int, eps: float, stride: int = 1) -> nn.Sequential:

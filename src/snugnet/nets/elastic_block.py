@@ -51,7 +51,7 @@ class Decisions:
 
     def order(self, rows: IntArray, apart: bool) -> IntArray:
         """`rows` in the order in which `ElasticBlock.many` wants its images; `apart`: wide ones run by themselves."""
-        key = (self.operation[rows] * 64 + self.kernel[rows]) * 2 + (self.wide[rows] if apart else 0)
+        key = (self.operation[rows] * 2 + (self.wide[rows] if apart else 0)) * 64 + self.kernel[rows]
         return rows[np.argsort(key * 2 + (self.squeeze_channels[rows] > 0), kind="stable")]
 
 
@@ -111,9 +111,8 @@ class ElasticBlock(nn.Module):
         for operation, start, stop in runs(decisions.operation):
             d = decisions if stop - start == len(decisions.kernel) else decisions.take(slice(start, stop))
             part = x if d is decisions else x[start:stop]
-            groups = d.kernel * 2 + d.wide if apart else d.kernel
-            widths = d.mid_channels, d.squeeze_channels
-            pieces.append(self.operations[operation].many(part, groups, d.kernel, *widths, most))  # type: ignore[operator]
+            wide, widths = d.wide if apart else np.zeros_like(d.wide), (d.mid_channels, d.squeeze_channels)
+            pieces.append(self.operations[operation].many(part, wide, d.kernel, *widths, most))  # type: ignore[operator]
         y = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         if not self.elastic_width:
             kind = self.parts[0].shortcut

@@ -3,12 +3,15 @@
 What is computed is what torch's layers compute one after the other, running statistics included, equal up to rounding.
 In training, on a processor and in channels-last memory, `native` kernels do it: fewer passes over the maps, and nothing
 kept of them but what batch norm saw. Everywhere else torch's own layers run. An elastic layer passes its full weights and
-the number of channels that take part, the first ones.
+the number of channels that take part, the first ones. Neighbouring images of a batch may each go through a depthwise
+convolution of their own: the map that comes out is one, and so is the gradient of the one that went in.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -33,25 +36,53 @@ def norm_act(x: Tensor, norm: nn.BatchNorm2d, act: nn.Module | None = None) -> T
     return out
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Neighbouring images of a batch, and the convolution and batch norm they go through."""
+
+    images: int
+    weight: Tensor
+    norm: nn.BatchNorm2d
+    pool_from: int | None = None  # of these images: from here on their means over positions are wanted
+
+
 def depthwise_unit(
-    x: Tensor,
-    weight: Tensor,
-    norm: nn.BatchNorm2d,
-    act: nn.Module | None,
-    stride: int,
-    rule: Padding = "symmetric",
-    pool_from: int | None = None,
+    x: Tensor, group: Group, act: nn.Module | None, stride: int, rule: Padding = "symmetric"
 ) -> tuple[Tensor, Tensor | None]:
-    """Depthwise convolution by the first kernels of `weight`, as many as x has channels, BN, activation; and the means
+    """Depthwise convolution by the first kernels of the weight, as many as x has channels, BN, activation; and the means
     over positions of the images from `pool_from` on, to be used together with the map (see `pool_tail`)."""
+    weight, norm = group.weight, group.norm
     x, padding = padded(x, weight.shape[-1], stride, rule)
-    if _fused(x, norm, act) and native.has_kernel(weight, stride) and x.shape[1] <= len(weight):
-        settings = norm, _code(act), stride, padding, pool_from
-        out, pooled = _DepthwiseUnit.apply(x, weight, norm.weight, norm.bias, *settings)
-        return out, pooled
+    if _unit_fused(x, group, act, stride, padding):
+        out, pooled = _fused_units(x, [group], [padding], act, stride)
+        return out, pooled[0]
     y = batch_norm(depthwise(x, weight[: x.shape[1]], stride, padding=padding), norm)
     y = y if act is None else act(y)
-    return (y, None) if pool_from is None else pool_tail(y, pool_from)
+    return (y, None) if group.pool_from is None else pool_tail(y, group.pool_from)
+
+
+def depthwise_units(
+    x: Tensor, groups: Sequence[Group], act: nn.Module | None, stride: int, rule: Padding = "symmetric"
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The same for groups of images one behind the other: their map together, and the means of each."""
+    if len(groups) == 1:
+        out, pooled = depthwise_unit(x, groups[0], act, stride, rule)
+        return out, [pooled]
+    alike = rule == "symmetric" or stride == 1  # else each kernel wants another frame around its images
+    paddings = [g.weight.shape[-1] // 2 for g in groups]
+    if alike and all(_unit_fused(x, g, act, stride, padding) for g, padding in zip(groups, paddings)):
+        return _fused_units(x, groups, paddings, act, stride)
+    pairs = [depthwise_unit(part, g, act, stride, rule) for part, g in zip(x.split([g.images for g in groups]), groups)]
+    return torch.cat([out for out, _ in pairs]), [pooled for _, pooled in pairs]
+
+
+def _fused_units(
+    x: Tensor, groups: Sequence[Group], paddings: Sequence[int], act: nn.Module | None, stride: int
+) -> tuple[Tensor, list[Tensor | None]]:
+    tensors = [tensor for g in groups for tensor in (g.weight, g.norm.weight, g.norm.bias)]
+    out, *pooled = _DepthwiseUnits.apply(x, groups, paddings, _code(act), stride, *tensors)
+    return out, pooled
 
 
 def scaled(x: Tensor, gates: Tensor) -> Tensor:
@@ -80,6 +111,18 @@ def batch_norm(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
 def _fused(x: Tensor, norm: nn.BatchNorm2d, act: nn.Module | None) -> bool:
     known = (act is None or type(act) in ACTIVATIONS) and norm.training
     return known and native.fits(x) and x.shape[1] <= norm.num_features and x.numel() > x.shape[1] and _float32(norm)
+
+
+def _unit_fused(x: Tensor, group: Group, act: nn.Module | None, stride: int, padding: int) -> bool:
+    size = group.weight.shape[-1]
+    height, width = ((side + 2 * padding - size) // stride + 1 for side in x.shape[2:])
+    several = group.images * height * width > 1  # a single value has no variance
+    return (
+        several
+        and _fused(x, group.norm, act)
+        and native.has_kernel(group.weight, stride)
+        and x.shape[1] <= len(group.weight)
+    )
 
 
 def _float32(norm: nn.BatchNorm2d) -> bool:
@@ -117,49 +160,50 @@ class _NormAct(torch.autograd.Function):
         return by_x, by_weight, by_bias, None, None
 
 
-class _DepthwiseUnit(torch.autograd.Function):
+class _DepthwiseUnits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        kernels: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        norm: nn.BatchNorm2d,
-        act: int,
-        stride: int,
-        padding: int,
-        pool_from: int | None,
-    ) -> tuple[Tensor, Tensor | None]:
+        ctx: Any, x: Tensor, groups: Sequence[Group], paddings: Sequence[int], act: int, stride: int, *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
         n, channels, height, width = x.shape
-        size = kernels.shape[-1]
-        out_height, out_width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
+        size, pad = groups[0].weight.shape[-1], paddings[0]
+        out_height, out_width = ((side + 2 * pad - size) // stride + 1 for side in (height, width))
         y = torch.empty((n, channels, out_height, out_width), memory_format=LAST)
-        out, saved = torch.empty_like(y), x.new_empty(2, channels)
-        pooled = None if pool_from is None else x.new_empty(n - pool_from, channels)
-        ctx.sizes = native.Sizes(n, channels, height, width, out_height, out_width, size, stride, padding)
-        ctx.act, ctx.pool_from = act, pool_from or 0
-        maps = x.data_ptr(), kernels.data_ptr(), y.data_ptr(), out.data_ptr(), ctx.sizes
-        native.loaded().depthwise_forward(*maps, *_norm(norm, act), *_rest(saved, pooled, ctx.pool_from))
-        ctx.save_for_backward(x, kernels, weight, bias, y, saved)
+        out, saved = torch.empty_like(y), x.new_empty(len(groups), 2, channels)
+        means = [None if g.pool_from is None else x.new_empty(g.images - g.pool_from, channels) for g in groups]
+        ctx.sizes = [
+            native.Sizes(g.images, channels, height, width, out_height, out_width, g.weight.shape[-1], stride, padding)
+            for g, padding in zip(groups, paddings)
+        ]
+        ctx.act, ctx.pool_from = act, [g.pool_from or 0 for g in groups]
+        images = [g.images for g in groups]
+        for g, sizes, numbers, pooled, maps in zip(groups, ctx.sizes, saved, means, _by_group(images, x, y, out)):
+            inputs = maps[0], g.weight.data_ptr(), *maps[1:], sizes
+            native.loaded().depthwise_forward(*inputs, *_norm(g.norm, act), *_rest(numbers, pooled, g.pool_from or 0))
+        ctx.images = images
+        ctx.save_for_backward(x, y, saved, *tensors)
         ctx.set_materialize_grads(False)
-        return out, pooled
+        return out, *means
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor | None, by_pooled: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, kernels, weight, bias, y, saved = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor | None, *by_means: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, y, saved, *tensors = ctx.saved_tensors
         gradient = torch.zeros_like(y) if gradient is None else gradient.contiguous(memory_format=LAST)
-        by_pooled = None if by_pooled is None else by_pooled.contiguous()
-        channels = x.shape[1]
         by_x = torch.empty_like(x, memory_format=LAST) if ctx.needs_input_grad[0] else None
-        by_kernels = _like(kernels, channels) if ctx.needs_input_grad[1] else None
-        by_weight, by_bias = _like(weight, channels), _like(bias, channels)
-        maps = x.data_ptr(), kernels.data_ptr(), y.data_ptr(), gradient.data_ptr(), _address(by_x), _address(by_kernels)
-        norm = weight.data_ptr(), bias.data_ptr(), ctx.act, saved.data_ptr(), _address(by_pooled), ctx.pool_from
-        grads = by_weight.data_ptr(), by_bias.data_ptr(), torch.get_num_threads()
-        native.loaded().depthwise_backward(*maps, ctx.sizes, *norm, *grads)
-        return by_x, by_kernels, by_weight, by_bias, None, None, None, None, None
+        by_tensors: list[Tensor | None] = []
+        for i, maps in enumerate(_by_group(ctx.images, x, y, gradient, by_x)):
+            kernels, weight, bias = tensors[3 * i : 3 * i + 3]
+            by_mean = by_means[i]
+            by_pooled = None if by_mean is None else by_mean.contiguous()
+            by_kernels = _like(kernels, x.shape[1]) if ctx.needs_input_grad[5 + 3 * i] else None
+            by_weight, by_bias = _like(weight, x.shape[1]), _like(bias, x.shape[1])
+            sources = maps[0], kernels.data_ptr(), *maps[1:], _address(by_kernels), ctx.sizes[i]
+            norm = weight.data_ptr(), bias.data_ptr(), ctx.act, saved[i].data_ptr()
+            grads = by_weight.data_ptr(), by_bias.data_ptr(), torch.get_num_threads()
+            native.loaded().depthwise_backward(*sources, *norm, _address(by_pooled), ctx.pool_from[i], *grads)
+            by_tensors += [by_kernels, by_weight, by_bias]
+        return by_x, None, None, None, None, *by_tensors
 
 
 class _Scaled(torch.autograd.Function):
@@ -184,6 +228,15 @@ class _Scaled(torch.autograd.Function):
         maps = x.data_ptr(), gates.data_ptr(), gradient.data_ptr(), by_x.data_ptr(), _address(asked)
         native.loaded().scale_backward(*maps, *ctx.sizes, torch.get_num_threads())
         return by_x, asked
+
+
+def _by_group(images: Sequence[int], *maps: Tensor | None) -> Iterator[tuple[int | None, ...]]:
+    """Where the images of each group begin in every map."""
+    steps = [None if x is None else (x.data_ptr(), x[0].numel() * x.element_size()) for x in maps]
+    first = 0
+    for count in images:
+        yield tuple(None if step is None else step[0] + first * step[1] for step in steps)
+        first += count
 
 
 def _norm(norm: nn.BatchNorm2d, act: int) -> tuple[object, ...]:
