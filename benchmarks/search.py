@@ -1,7 +1,8 @@
 """Search methods with equal numbers of evaluated networks: whose network is the best on images nobody chose by?
 
     python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
-                                       [--parts compare,regret,correlations] [--work FOLDER] [--out FILE.json] [--quick]
+                                       [--parts compare,regret,correlations] [--methods random,bcsfw,...]
+                                       [--work FOLDER] [--out FILE.json] [--quick]
 
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
@@ -384,6 +385,9 @@ def main() -> None:
     parser.add_argument(
         "--parts", default="compare,regret,correlations", help="What to make; regret for the first seed."
     )
+    parser.add_argument(
+        "--methods", default=",".join((*METHODS, EXTRA)), help="Of the comparison; the rest, another time."
+    )
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
     parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
     parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
@@ -409,7 +413,7 @@ def main() -> None:
                 if kind == "correlations":
                     bench.part(kind, lambda b=bench: b.correlations(32 if chosen.quick else 100))
                 elif kind != "regret":
-                    for method in (*METHODS, *([EXTRA] if kind == str(counts[0]) else [])):
+                    for method in chosen.methods.split(","):
                         bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))
                 elif seed == seeds[0]:
                     bench.part(kind, lambda b=bench: b.regret(counts[:1], 3))
