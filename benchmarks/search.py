@@ -1,12 +1,14 @@
 """Search methods with equal numbers of evaluated networks: whose network is the best on images nobody chose by?
 
     python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
-                                       [--parts compare,regret,correlations] [--methods random,bcsfw,...]
+                                       [--parts compare,together,regret,correlations] [--methods random,bcsfw,...]
                                        [--work FOLDER] [--out FILE.json] [--quick]
 
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
 searches alone: it evaluates 30, then 100 different networks, not one more, and knows nothing of what others evaluated.
+`together` is what a run does: the ten limits are asked of it one after the other, 30 new networks for each, and every
+search knows what those before it evaluated, and chooses among that too. The order is drawn.
 Every seed parts the images anew: to train with, to choose by (what methods see), to judge by; test images are looked at once
 and decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
 
@@ -51,7 +53,7 @@ from snugnet.searching.objective import RelaxedObjective, prepared
 from snugnet.searching.prior import balanced_point, gradient, make_prior
 from snugnet.searching.search import search
 from snugnet.space import preset
-from snugnet.space.architecture import Architecture
+from snugnet.space.architecture import Architecture, parse
 from snugnet.space.layout import Layout
 from snugnet.space.sampling import sample
 from snugnet.store import read_json, write_json
@@ -197,22 +199,48 @@ class Bench:
             for number, budget in enumerate(self.budgets):
                 chosen, counted = contest.run(budget, seed=self.seed)
                 assert 0 < len(counted.met) <= count, "equal effort: no method may evaluate more"
-                judged, tested = self.judge(chosen), self.test(chosen)
-                rows.append(
-                    {
-                        "method": name,
-                        "budget": number,
-                        "macs": budget["macs"],
-                        "network": str(chosen),
-                        "evaluated": len(counted.met),
-                        "fits": bool(limits_of(self.supernet.space, [], budget).fits(chosen)),
-                        "seen_score": self.seen(chosen).score,
-                        "score": judged.score,
-                        "accuracy": judged.accuracy,
-                        "test_accuracy": tested.accuracy,
-                    }
-                )
+                rows.append({**self._row(name, number, chosen, len(counted.met)), "met": list(map(str, counted.met))})
         return rows
+
+    def together(self, count: int, name: str) -> list[dict[str, Any]]:
+        """The same where the limits are asked of one run, one after the other in an order of the seed's: every search knows
+        all that those before it evaluated, and chooses among it too."""
+        order = np.random.default_rng(self.seed).permutation(BUDGETS).tolist()
+        rows, known = [], list[Architecture]()
+        if name != "adaptive":  # does not learn from what it has not asked for: what it evaluates is what it did alone
+            alone = {row["budget"]: row["met"] for row in self.part(f"compare-{count}-{name}", list)}
+            for number in order:
+                known += [parse(text, self.supernet.space) for text in alone[number]]
+                limits = limits_of(self.supernet.space, [], self.budgets[number])
+                chosen = max((a for a in dict.fromkeys(known) if limits.fits(a)), key=lambda a: self.seen(a).score)
+                rows.append(self._row(name, number, chosen, len(alone[number])))
+            return rows
+        counted = Counted(self.seen, 0)
+        with tempfile.TemporaryDirectory() as home:
+            for number in order:
+                before = len(counted.met)
+                counted.most = before + count
+                chosen = search(
+                    self.supernet, self.data, [], self.budgets[number], contestants(count)[name], self.seed,
+                    evaluator=counted, out=Path(home),
+                ).architecture  # fmt: skip
+                rows.append(self._row(name, number, chosen, len(counted.met) - before))
+        return rows
+
+    def _row(self, name: str, number: int, chosen: Architecture, evaluated: int) -> dict[str, Any]:
+        judged, tested, budget = self.judge(chosen), self.test(chosen), self.budgets[number]
+        return {
+            "method": name,
+            "budget": number,
+            "macs": budget["macs"],
+            "network": str(chosen),
+            "evaluated": evaluated,
+            "fits": bool(limits_of(self.supernet.space, [], budget).fits(chosen)),
+            "seen_score": self.seen(chosen).score,
+            "score": judged.score,
+            "accuracy": judged.accuracy,
+            "test_accuracy": tested.accuracy,
+        }
 
     def regret(self, counts: Sequence[int], repeats: int) -> dict[str, Any]:
         """What each method loses against the best of all networks of a part of the space, exactly."""
@@ -345,6 +373,12 @@ def gradient_effects(task: Task, point: Any, kind: Any, *, calibrated: bool, pas
     return gradient(objective, Layout(task.supernet.space), point, passes, calibrated=calibrated)[1]
 
 
+def kinds(counts: Sequence[int]) -> dict[str, int | str]:
+    """Parts of the comparison, and what stands under `count` in their rows."""
+    alone: dict[str, int | str] = {f"compare-{count}": count for count in counts}
+    return alone | {f"together-{counts[0]}": f"{counts[0]} together"}
+
+
 def collected(
     work: Path, sets: Sequence[str], seeds: Sequence[int], counts: Sequence[int], settings: Any
 ) -> dict[str, Any]:
@@ -353,13 +387,13 @@ def collected(
     for name in sets:
         for seed in seeds:
             home = work / f"{name}-{seed}"
-            for count in counts:
-                paths = [home / f"compare-{count}-{method}.json" for method in METHODS]
-                if all(path.exists() for path in paths):
-                    paths += [path for path in [home / f"compare-{count}-{EXTRA}.json"] if path.exists()]
-                    done.append(f"{name} {seed} {count}")
-                    found = [row for path in paths for row in read_json(path)["rows"]]
-                    rows += [{"set": name, "seed": seed, "count": count, **row} for row in found]
+            for kind, label in kinds(counts).items():
+                paths = [home / f"{kind}-{method}.json" for method in (*METHODS, EXTRA)]
+                found = [row for path in paths if path.exists() for row in read_json(path)["rows"]]
+                if any(row["method"] == "adaptive" for row in found):
+                    done.append(f"{name} {seed} {label}: {', '.join(dict.fromkeys(row['method'] for row in found))}")
+                    kept = [{field: value for field, value in row.items() if field != "met"} for row in found]
+                    rows += [{"set": name, "seed": seed, "count": label, **row} for row in kept]
             for kind, parts in (("regret", regrets), ("correlations", correlations)):
                 if (path := home / f"{kind}.json").exists():
                     parts[f"{name} {seed}"] = read_json(path)["rows"]
@@ -369,7 +403,7 @@ def collected(
         "settings": {name: vars(settings[name]) for name in sets},
         "frank_wolfe_steps": FW_STEPS,
         "finished": done,
-        "summary": summary(rows, counts),
+        "summary": summary(rows, list(kinds(counts).values())),
         "regret": regret_summary(regrets, counts),
         "regret_parts": regrets,
         "correlations": correlations,
@@ -383,7 +417,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2", help="Of the super-networks; a process may make some of them.")
     parser.add_argument("--counts", default="30,100")
     parser.add_argument(
-        "--parts", default="compare,regret,correlations", help="What to make; regret for the first seed."
+        "--parts", default="compare,together,regret,correlations", help="What to make; regret for the first seed."
     )
     parser.add_argument(
         "--methods", default=",".join((*METHODS, EXTRA)), help="Of the comparison; the rest, another time."
@@ -402,7 +436,7 @@ def main() -> None:
         sets, counts, seeds = sets[:1], [12], [0, 1]
     benches: dict[tuple[str, int], Bench] = {}
     numbers = list(map(str, counts)) if "compare" in chosen.parts else []
-    others = [part for part in ("regret", "correlations") if part in chosen.parts]
+    others = [part for part in ("together", "regret", "correlations") if part in chosen.parts]
     for kind in () if chosen.collect else (*numbers[:1], *others, *numbers[1:]):
         for name in sets:
             for seed in seeds:
@@ -412,6 +446,9 @@ def main() -> None:
                 bench = benches[name, seed]
                 if kind == "correlations":
                     bench.part(kind, lambda b=bench: b.correlations(32 if chosen.quick else 100))
+                elif kind == "together":
+                    for method in chosen.methods.split(","):
+                        bench.part(f"together-{counts[0]}-{method}", lambda b=bench, m=method: b.together(counts[0], m))
                 elif kind != "regret":
                     for method in chosen.methods.split(","):
                         bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))

@@ -15,7 +15,7 @@ from fake_device import fake_cuda, fake_device, on_device
 from house import one_clear_line
 from snugnet.deploy.card import read_certificate
 from snugnet.errors import BadInput, Infeasible, SnugnetError
-from snugnet.fitting import find, pipeline
+from snugnet.fitting import find, run_costs
 from snugnet.fitting.finetuning import finetune_found
 from snugnet.fitting.fit_data import default_recipe
 from snugnet.fitting.measured import MeasuredLoop
@@ -68,7 +68,7 @@ def test_data_without_a_recipe_gets_one_that_follows_its_size(images, side, spac
 
 def test_a_label_is_measured_and_certified_on_its_own_device(tmp_path, snug, monkeypatch):
     check = SimpleNamespace(r2=1.0, worst_error=0.0, networks=[], to_json=lambda: {"networks": []})
-    monkeypatch.setattr(pipeline, "check_table", lambda *_, **__: check)
+    monkeypatch.setattr(run_costs, "check_table", lambda *_, **__: check)
     text = RECIPE.replace("params: 70%", "latency: 10s, latency@phone: 10s, params: 90%")
     text = text.replace("epochs: 1,", "epochs: 0,").replace("front: 3", "front: 0")
     recipe, run = recipe_in(tmp_path, text + TIMED), tmp_path / "run"
