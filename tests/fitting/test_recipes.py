@@ -5,6 +5,7 @@ import yaml
 
 from snugnet.errors import BadInput, DamagedFile, UnknownName
 from snugnet.fitting import find, names, read
+from snugnet.fitting.finetuning import finetune_method
 from snugnet.fitting.runs import fresh_supernet, init_run, open_run
 from snugnet.training import methods
 
@@ -56,6 +57,15 @@ def test_changes_reach_their_place():
 def test_mistakes_are_named(change, error, text):
     with pytest.raises(error, match=text.replace("[", r"\[")):
         find("digits", [change])
+
+
+def test_the_split_of_fine_tuning_stands_in_its_section_or_in_its_options():
+    for place in ("finetune.split", "finetune.options.split"):
+        assert finetune_method(find("digits", [f"{place}=train+val"]).finetune).split == "train+val"
+    with pytest.raises(BadInput, match="leave one out"):
+        find("digits", ["finetune.split=train+val", "finetune.options.split=train"])
+    with pytest.raises(BadInput, match=r"split must be one of .*got test"):  # of which the reported accuracy is
+        finetune_method(find("digits", ["finetune.split=test"]).finetune).check()
 
 
 def test_files_that_are_no_recipes(tmp_path):

@@ -23,6 +23,7 @@ from snugnet.seeds import Seed
 from snugnet.store import sha256
 
 SPLITS = ("train", "val", "test", "train+val")
+LEARNABLE = ("train", "val", "train+val")  # test images are for one look at the end
 NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "folder:PATH")
 VAL_SHARE = 0.2
 

@@ -193,6 +193,18 @@ class FinetuneSection(Section):
     run_seconds: float | None = Field(default=None, gt=0)
     options: dict[str, Any] = Field(default_factory=dict)  # of the method: lr, distill, temperature, mixup, ...
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split_is_an_option(cls, section: Any) -> Any:
+        """`split: train+val` may stand in the section itself, where people look for it."""
+        if not isinstance(section, dict) or "split" not in section:
+            return section
+        rest = {key: value for key, value in section.items() if key != "split"}
+        options = {"split": section["split"], **(rest.get("options") or {})}
+        if options["split"] != section["split"]:
+            raise ValueError(f"`split` is {section['split']!r} and, in `options`, {options['split']!r}: leave one out")
+        return {**rest, "options": options}
+
 
 class Recipe(Section):
     """A whole run."""

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from snugnet.budgets.limits import Limits
 from snugnet.costs.table import CostTable
 from snugnet.data.augmentation import Augmentation
-from snugnet.data.dataset import SPLITS, About
+from snugnet.data.dataset import LEARNABLE, About
 from snugnet.errors import BadInput
 from snugnet.seeds import Seed
 from snugnet.space.space import SearchSpace
@@ -243,7 +243,7 @@ class Method(ABC):
             ("clip_norm must be positive", self.clip_norm, self.clip_norm is None or self.clip_norm > 0),
             ("clip_value must be positive", self.clip_value, self.clip_value is None or self.clip_value > 0),
             ("only one of clip_norm, clip_value", self.clip_norm, self.clip_norm is None or self.clip_value is None),
-            (f"split must be one of {SPLITS}", self.split, self.split in SPLITS),
+            (f"split must be one of {LEARNABLE}", self.split, self.split in LEARNABLE),
             *self.own_rules(),
         ]
         for rule, value, holds in rules:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from snugnet.budgets.limits import Limits
 from snugnet.budgets.widths import Widths
-from snugnet.data.dataset import SPLITS
+from snugnet.data.dataset import LEARNABLE
 from snugnet.errors import BadInput
 from snugnet.nets.mixed_supernet import MixedSupernet
 from snugnet.nets.network import fixed_weights
@@ -86,7 +86,7 @@ class TfNas(Method):
             ("cost_weight must not be negative", self.cost_weight, self.cost_weight >= 0),
             ("stop_when_stable must not be negative", self.stop_when_stable, self.stop_when_stable >= 0),
             ("held_out_batch must be at least 2", self.held_out_batch, self.held_out_batch >= 2),
-            (f"held_out must be one of {SPLITS}", self.held_out, self.held_out in SPLITS),
+            (f"held_out must be one of {LEARNABLE}", self.held_out, self.held_out in LEARNABLE),
             ("ema must be off: the search has no use for an average", self.ema, self.ema is None),
         ]
 
