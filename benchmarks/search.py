@@ -2,7 +2,7 @@
 
     python benchmarks/search.py --json [--sets digits,fashion-mnist,cifar10] [--seeds 0,1,2] [--counts 30,100]
                                        [--parts compare,together,regret,correlations] [--methods random,bcsfw,...]
-                                       [--work FOLDER] [--out FILE.json] [--quick]
+                                       [--work FOLDER] [--earlier FILE] [--out FILE.json] [--quick]
 
 For every data set a few super-networks of a thin space are trained from scratch, long enough that networks differ by more
 than noise. At ten limits of MACs (exact, so no table takes part; most of them tight, where cost buys accuracy) every method
@@ -13,6 +13,7 @@ Every seed parts the images anew: to train with, to choose by (what methods see)
 and decide nothing. Evaluations are remembered (a network's score is a number); they count all the same.
 
 A part (data set, seed, count, method) is a file in --work: a killed run goes on, a changed method is run again alone.
+With --earlier FILE the super-networks of an earlier result count too, where no method has changed since.
 Errors of means are clustered twice, by distinct pair of networks and by super-network; the greater of the two is `error`.
 Regret: all networks of a part of the space (1,728) are evaluated on the same images, and what is sought is the best by just
 these: a problem without noise, of known answer. Every method is told that evaluations are exact. `regret` is what its
@@ -380,10 +381,11 @@ def kinds(counts: Sequence[int]) -> dict[str, int | str]:
 
 
 def collected(
-    work: Path, sets: Sequence[str], seeds: Sequence[int], counts: Sequence[int], settings: Any
+    work: Path, sets: Sequence[str], seeds: Sequence[int], counts: Sequence[int], settings: Any, earlier: Path | None
 ) -> dict[str, Any]:
-    """All parts that are finished, and what they come to."""
+    """All parts that are finished, and what they come to; by themselves, and with those of an earlier file."""
     rows, regrets, correlations, done = [], {}, {}, []
+    before = {} if earlier is None else read_json(earlier)
     for name in sets:
         for seed in seeds:
             home = work / f"{name}-{seed}"
@@ -403,10 +405,12 @@ def collected(
         "settings": {name: vars(settings[name]) for name in sets},
         "frank_wolfe_steps": FW_STEPS,
         "finished": done,
-        "summary": summary(rows, list(kinds(counts).values())),
-        "regret": regret_summary(regrets, counts),
-        "regret_parts": regrets,
-        "correlations": correlations,
+        "summary": summary([*before.get("rows", []), *rows], list(kinds(counts).values())),
+        "summary_of_new_alone": summary(rows, list(kinds(counts).values())) if before else None,
+        "earlier": None if earlier is None else earlier.name,
+        "regret": regret_summary(before.get("regret_parts", {}) | regrets, counts[:1]),
+        "regret_parts": before.get("regret_parts", {}) | regrets,
+        "correlations": before.get("correlations", {}) | correlations,
         "rows": rows,
     }
 
@@ -424,6 +428,7 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
     parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
+    parser.add_argument("--earlier", type=Path, help="A result of other super-networks, summed up too.")
     parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
     parser.add_argument("--json", action="store_true", help="Print everything as JSON; else tables.")
     parser.add_argument("--out", type=Path)
@@ -454,7 +459,7 @@ def main() -> None:
                         bench.part(f"compare-{kind}-{method}", lambda b=bench, n=int(kind), m=method: b.compare(n, m))
                 elif seed == seeds[0]:
                     bench.part(kind, lambda b=bench: b.regret(counts[:1], 3))
-    facts = collected(chosen.work, sets, seeds, counts, settings)
+    facts = collected(chosen.work, sets, seeds, counts, settings, chosen.earlier)
     if chosen.out is not None:
         write_json(chosen.out, facts)
     print(json.dumps(facts) if chosen.json else markdown(facts))

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
@@ -286,7 +287,11 @@ class StepCache:
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder, self.path, self._say = folder, folder / "steps.json", say
-        self._steps: dict[str, dict[str, Any]] = self._read()
+
+    @cached_property
+    def _steps(self) -> dict[str, dict[str, Any]]:
+        """Read when first asked for: not by who only looks into a folder, and under the lock of who works in it."""
+        return self._read()
 
     def step(self, name: str, inputs: Any, files: Sequence[str], work: Callable[[], str]) -> None:
         """Do `work` (it returns a line to print) unless it is done for these inputs; `files` are what it writes."""

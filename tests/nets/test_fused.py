@@ -110,28 +110,30 @@ def test_groups_of_images_with_kernels_of_their_own(stride, rule, channels):
     weights = [torch.randn(channels + 3, 1, kernel, kernel, requires_grad=True) for kernel in kernels]
     other, act = norm_of(channels + 3), nn.Hardswish()
 
-    def groups_of(norm, weights):
-        norms = [norm, copy.deepcopy(other).to(norm.weight.dtype), norm]
+    def groups_of(norm, weights, scale, shift):
+        middle = copy.deepcopy(other)
+        middle.weight, middle.bias = scale, shift
         return [
             fused.Group(images=n, weight=w, norm=own, pool_from=start)
-            for n, w, own, start in zip(sizes, weights, norms, pool_from)
+            for n, w, own, start in zip(sizes, weights, [norm, middle, norm], pool_from)
         ]
 
-    def apart(norm, x, *weights):
-        groups = groups_of(norm, weights)
+    def apart(norm, x, *tensors):
+        groups = groups_of(norm, tensors[:3], *tensors[3:])
         pairs = [fused.depthwise_unit(part, group, act, stride, rule) for part, group in zip(x.split(sizes), groups)]
-        return torch.cat([y for y, _ in pairs]), *[means for _, means in pairs if means is not None]
+        means = [mean for _, mean in pairs if mean is not None]
+        return torch.cat([y for y, _ in pairs]), *means, groups[1].norm.running_mean, groups[1].norm.running_var
 
-    def together(norm, x, *weights):
-        out, means = fused.depthwise_units(x, groups_of(norm, weights), act, stride, rule)
-        return out, *[m for m in means if m is not None]
+    def together(norm, x, *tensors):
+        groups = groups_of(norm, tensors[:3], *tensors[3:])
+        out, means = fused.depthwise_units(x, groups, act, stride, rule)
+        return out, *[m for m in means if m is not None], groups[1].norm.running_mean, groups[1].norm.running_var
 
-    norm = norm_of(channels + 3)
-    one, all_ = (outcomes(way, norm, [x, *weights]) for way in (apart, together))
+    norm, inputs = norm_of(channels + 3), [x, *weights, other.weight, other.bias]
+    one, all_ = (outcomes(way, norm, inputs) for way in (apart, together))
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(one, all_, strict=True))
-    assert any(type(y.grad_fn).__name__ == "_DepthwiseUnitsBackward" for y in together(norm, x, *weights)[:1]) or (
-        rule == "same" and stride == 2
-    )
+    as_one = type(together(norm, *inputs)[0].grad_fn).__name__ == "_DepthwiseUnitsBackward"
+    assert as_one == (rule == "symmetric" or stride == 1)  # else each kernel wants another frame, and is run apart
 
 
 def test_a_single_value_is_not_taken_for_a_variance():

@@ -16,7 +16,7 @@ What BN normalises over (training mode): the images that run through a layer tog
 before masking exist for all of them. The expansion's BN sees every image of the block, a depthwise BN every image of
 its kernel. Where maps are large (see `supernet.APART`), images of large and of small expansions are computed apart, which
 saves what the small ones do not need, and are normalised apart: paths are drawn at random, so each part is a fair sample
-of the batch, of a thousand positions and more. The projection's BN always sees all images of the block. A batch in which
+of the batch, of a hundred positions and more. The projection's BN always sees all images of the block. A batch in which
 all images agree behaves as the plain block does.
 """
 
