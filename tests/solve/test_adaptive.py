@@ -1,6 +1,7 @@
 """Adaptive search on synthetic truths whose optimum brute force knows, and the posterior it stands on."""
 
 import itertools
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from snugnet.solve import (
     best_choices,
     neighbours,
 )
+from snugnet.solve import effects as effects_module
 
 
 class Truth:
@@ -263,6 +265,23 @@ def test_one_evaluation_and_a_single_fitting_choice():
     single = adaptive_maximise(tight, lambda c: (1.0, 0.0), evaluations=30, rng=np.random.default_rng(0))
     assert single.value == only
     assert single.stats["evaluated"] == 1
+
+
+def test_many_evaluations_have_their_sizes_from_the_latest():
+    """As good as sizes from all of them, which take a likelihood of every row fifty times."""
+    rng = np.random.default_rng(5)
+    rows = (rng.random((400, 60)) < 0.2).astype(float)
+    effects = rng.normal(size=60)
+    truth = rows @ effects
+    values = truth + 0.5 * rng.normal(size=400)
+    late = EffectsPosterior.fit(rows, values, np.full(400, 0.5), effects + rng.normal(size=60))
+    with patch.object(effects_module, "_SIZING", 400):
+        every = EffectsPosterior.fit(rows, values, np.full(400, 0.5), late.prior)
+    assert late.effect_size == pytest.approx(every.effect_size, rel=0.5)
+    assert np.corrcoef(late.left_out(), every.left_out())[0, 1] > 0.99
+    assert np.corrcoef(late.evaluated()[0], truth)[0, 1] > 0.98
+    flat = np.where(np.arange(400)[:, None] < 300, rows, rows[-1])  # the latest all alike: no slope among them
+    assert np.isfinite(EffectsPosterior.fit(flat, values, np.full(400, 0.5), effects).mean).all()
 
 
 def test_few_choices_are_all_evaluated_once():

@@ -44,6 +44,7 @@ _EFFECT_GRID: Final = np.geomspace(0.1, 10.0, 7)  # s_d in deviations of y
 _MISFIT_GRID: Final = np.geomspace(0.01, 1.5, 6)  # s_m in deviations of y
 _OWN: Final = 0.05  # of a misfit that nobody shares
 _FEW: Final = 4  # rows below which sizes are assumed rather than fitted
+_SIZING: Final = 128  # the latest rows, by which sizes are fitted: fifty likelihoods of a thousand rows take seconds
 
 
 @final
@@ -313,7 +314,9 @@ def _fitted(rows: Floats, y: Floats, noise: Floats, prior: Floats | None, *, dro
             offset = prior * (float(y.std()) / spread if y.std() > 0 and spread > 0 else 1.0)
         sizes, free = (scale, scale / 2), free[:, :1]
     else:
-        sizes = _fitted_sizes(gram, alike, y, noise, free, scale)
+        late = slice(-_SIZING, None)
+        levels = free[late] if np.ptp(free[late], axis=0)[1:].all() else free[late, :1]  # slopes need rows that differ
+        sizes = _fitted_sizes(gram[late, late], alike[late, late], y[late], noise[late, late], levels, scale)
     inverse = np.asarray(np.linalg.inv(_variance(gram, alike, noise, *sizes)), np.float64)
     covariance = np.asarray(np.linalg.inv(free.T @ inverse @ free), np.float64)
     return EffectsPosterior(x, centre, y, noise, prior, dropped, offset, *sizes, free, inverse, covariance)
