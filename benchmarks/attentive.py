@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,7 @@ def part(name: str, seed: int, work: Path) -> dict[str, Any]:
         right[label] = np.packbits(answers.right.numpy()).tobytes().hex()
     row = {"method": name, "seed": seed, "cpu_seconds": round(trained, 1), "right": right}
     write_json(path, row)
-    print(f"{name} seed {seed}: {trained:.0f} s, {mean_accuracy(row):.4f}", flush=True)
+    print(f"{name} seed {seed}: {trained:.0f} s, {mean_accuracy(row):.4f}", file=sys.stderr, flush=True)
     return row
 
 

@@ -183,9 +183,9 @@ class Bench:
         path = self.work / f"{kind}.json"
         if not path.exists():
             began = time.process_time()
-            made = make()
-            write_json(path, {"rows": made, "cpu_seconds": round(time.process_time() - began, 1)})
-            print(f"{self.name} seed {self.seed}: {kind}, {time.process_time() - began:.0f} s of CPU", flush=True)
+            rows, seconds = make(), round(time.process_time() - began, 1)
+            write_json(path, {"rows": rows, "cpu_seconds": seconds})
+            print(f"{self.name} seed {self.seed}: {kind}, {seconds:.0f} s of CPU", file=sys.stderr, flush=True)
         return read_json(path)["rows"]
 
     @cached_property
