@@ -427,7 +427,7 @@ def main() -> None:
         "--methods", default=",".join((*METHODS, EXTRA)), help="Of the comparison; the rest, another time."
     )
     parser.add_argument("--work", type=Path, default=Path("search-work"), help="Where finished parts lie.")
-    parser.add_argument("--quick", action="store_true", help="Seconds instead of an hour; the numbers mean nothing.")
+    parser.add_argument("--quick", action="store_true", help="Minutes instead of hours; the numbers mean nothing.")
     parser.add_argument("--earlier", type=Path, help="A result of other super-networks, summed up too.")
     parser.add_argument("--collect", action="store_true", help="Only sum up what is finished.")
     parser.add_argument("--json", action="store_true", help="Print everything as JSON; else tables.")
